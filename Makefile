@@ -1,0 +1,57 @@
+# `make help` lists what there is to do.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+CC ?= gcc
+BIN := $(CURDIR)/bin
+# The static, position-independent jemalloc that goes into the shim; empty: the one the compiler finds.
+JEMALLOC_PIC ?=
+FUZZTIME ?= 30s
+# Interpreters for the matrix beside those found in PATH, /usr/bin and $PYENV_ROOT/versions, separated by colons.
+HEAPWIRE_PYTHONS ?=
+
+export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
+
+SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
+
+.PHONY: help demo test build bench lint clean deps deps-test
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## profile a leaking Python program for some seconds: OTLP receiver, top table, flame graph
+	@$(GO) run ./examples/demo -heapwire $(BIN)/heapwire
+
+test: build deps-test ## vet, unit tests with the race detector, the shim's tests, every Python found, fuzzing
+	$(GO) vet ./...
+	$(SHIM_MAKE) test
+	$(GO) test -race $$($(GO) list ./... | grep -v '/examples$$')
+	$(GO) test -count=1 -timeout 15m -v ./examples | grep -vE '^ *(=== |--- PASS)'
+	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./convert/jemalloc
+
+build: deps ## bin/heapwire and bin/libheapwire.so
+	@mkdir -p $(BIN)
+	$(SHIM_MAKE)
+	$(GO) build -o $(BIN)/heapwire ./exporter/cmd/heapwire
+
+bench: build ## conversion speed and the cost for the job, as the tables of docs/performance.md
+	$(GO) run ./bench -shim $(BIN)/libheapwire.so
+
+lint: ## gofmt, go vet, and golangci-lint where it is installed
+	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	@if command -v golangci-lint >/dev/null; then golangci-lint run ./...; else echo "golangci-lint is not installed: its rules were not checked"; fi
+
+clean: ## remove everything that was built or written by the demo
+	rm -rf bin build heapwire-out .deps
+	if [ -f shim/Makefile ]; then $(SHIM_MAKE) clean; fi
+
+deps: ## install what building needs (apt, as root), or say what is missing; check jemalloc
+	@.ci/deps build
+
+deps-test:
+	@.ci/deps test
