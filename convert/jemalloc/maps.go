@@ -1,0 +1,116 @@
+package jemalloc
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// mapping is a line of /proc/<pid>/maps.
+type mapping struct {
+	start, end, offset uint64
+	file               string
+}
+
+// mappingLine reads "start-end perms offset dev inode path", or macOS' "start-end: path". The path is the rest of the
+// line with whatever blanks it has, and may be absent.
+func (p *parser) mappingLine(line []byte) {
+	if len(line) == 0 {
+		return
+	}
+	if !p.lines.whole {
+		p.drop(line) // its path may have lost its end, and a wrong file is worse than none
+		return
+	}
+	m, path, ok := parseMapping(line)
+	if !ok {
+		p.garbage(line)
+		return
+	}
+	if n := len(p.maps); n > 0 && p.maps[n-1].file == string(path) {
+		m.file = p.maps[n-1].file
+	} else {
+		m.file = strings.ToValidUTF8(string(path), "\uFFFD")
+	}
+	p.maps = append(p.maps, m)
+}
+
+func parseMapping(line []byte) (m mapping, path []byte, ok bool) {
+	if m.start, m.end, line, ok = addressRange(line); !ok {
+		return m, nil, false
+	}
+	if len(line) > 0 && line[0] == ':' {
+		return m, bytes.TrimSpace(line[1:]), true
+	}
+	perms, line := field(line)
+	offset, line := field(line)
+	device, line := field(line)
+	inode, line := field(line)
+	var rest []byte
+	if m.offset, rest, ok = hexNumber(offset); !ok || len(rest) > 0 || len(perms) < 4 || len(device) == 0 || len(inode) == 0 {
+		return m, nil, false
+	}
+	return m, bytes.TrimLeft(line, " \t"), true
+}
+
+// addressRange reads "start-end" in hexadecimal; an empty or backward range is none.
+func addressRange(line []byte) (start, end uint64, rest []byte, ok bool) {
+	if start, line, ok = hexNumber(bytes.TrimPrefix(line, []byte("0x"))); !ok || len(line) == 0 || line[0] != '-' {
+		return 0, 0, nil, false
+	}
+	if end, line, ok = hexNumber(bytes.TrimPrefix(line[1:], []byte("0x"))); !ok || start >= end {
+		return 0, 0, nil, false
+	}
+	return start, end, line, true
+}
+
+// field cuts the next word off a line.
+func field(line []byte) (word, rest []byte) {
+	line = bytes.TrimLeft(line, " \t")
+	if i := bytes.IndexAny(line, " \t"); i >= 0 {
+		return line[:i], line[i:]
+	}
+	return line, nil
+}
+
+// mappingsEnd tells whether the list ends as the kernel's does: with memory of its own ([stack], [vdso], [vsyscall],
+// [uprobes]), which lies above everything else.
+func (p *parser) mappingsEnd() bool {
+	n := len(p.maps)
+	return n > 0 && strings.HasPrefix(p.maps[n-1].file, "[")
+}
+
+func (p *parser) sortMaps() {
+	byStart := func(a, b mapping) int {
+		switch {
+		case a.start < b.start:
+			return -1
+		case a.start > b.start:
+			return 1
+		}
+		return 0
+	}
+	if !slices.IsSortedFunc(p.maps, byStart) {
+		slices.SortStableFunc(p.maps, byStart)
+	}
+}
+
+// find returns the index of the mapping that holds the address, or -1.
+func (p *parser) find(address uint64) int {
+	i, found := slices.BinarySearchFunc(p.maps, address, func(m mapping, a uint64) int {
+		switch {
+		case m.start < a:
+			return -1
+		case m.start > a:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		i--
+	}
+	if i < 0 || address >= p.maps[i].end {
+		return -1
+	}
+	return i
+}

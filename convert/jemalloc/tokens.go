@@ -1,0 +1,19 @@
+package jemalloc
+
+// A Python frame in a stack (docs/spool.md): 0x5079 << 48 | function id (26 bits) << 22 | line (22 bits).
+const (
+	tokenTag      = 0x5079
+	tokenIDBits   = 26
+	tokenLineBits = 22
+
+	tokenFramesLeftOut = 0x5079ffffffffffff
+	tokenWalkStopped   = 0x5079fffffffffffe
+)
+
+// Names of what is no function of the program.
+const (
+	nameNoStack       = "[no stack]"
+	nameFramesLeftOut = "[frames left out]"
+	nameWalkStopped   = "[python walk stopped]"
+	nameUnknownPython = "[unknown python function]"
+)
