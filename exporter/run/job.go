@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Job is a command that runs in the foreground in our place.
+type Job struct {
+	pid     int
+	pidfd   int
+	signals *signals
+	done    chan struct{}
+	after   chan unix.Signal
+	status  int
+	signal  unix.Signal
+}
+
+// Start starts command with the environment env and the signal mask that [Main] returned. The job has our standard
+// streams, process group, terminal, working directory, limits, and every file that we were given open. From then on
+// the signals that [Main] blocked are the job's. The error is a [*StartError].
+func Start(command, env []string, mask uint64) (*Job, error) {
+	if len(command) == 0 {
+		return nil, startError("nothing", unix.ENOENT)
+	}
+	searched, _ := Lookup(env, "PATH")
+	path, err := find(command[0], searched)
+	if err != nil {
+		return nil, startError(command[0], err)
+	}
+	j := &Job{pidfd: -1, done: make(chan struct{}), after: make(chan unix.Signal, 16)}
+	if j.signals, err = openSignals(); err != nil {
+		return nil, &StartError{Command: command[0], Status: 1, Err: err}
+	}
+	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &j.pidfd}}
+	early, err := withMask(mask, func() (err error) {
+		j.pid, err = syscall.ForkExec(path, command, attr)
+		// A script without an interpreter line is the shell's, execvp(3).
+		if errors.Is(err, unix.ENOEXEC) {
+			script := append([]string{"/bin/sh", path}, command[1:]...)
+			j.pid, err = syscall.ForkExec(script[0], script, attr)
+		}
+		return err
+	})
+	if err != nil {
+		if j.pid == 0 {
+			j.signals.close()
+			return nil, startError(command[0], err)
+		}
+		// The job runs; only our own thread did not get its mask back, and the thread is not used again.
+	}
+	for _, s := range early {
+		sig := s.(syscall.Signal)
+		j.pass(received{signal: sig, fromKernel: fromTerminal(sig) && foreground()})
+	}
+	ended := make(chan unix.WaitStatus)
+	go j.wait(ended)
+	go j.supervise(ended)
+	return j, nil
+}
+
+// PID is the job's process id.
+func (j *Job) PID() int { return j.pid }
+
+// Done is closed when the job has ended.
+func (j *Job) Done() <-chan struct{} { return j.done }
+
+// Wait waits for the job's end and returns its status as a shell does: what it exited with, or 128 and the number of
+// the signal that ended it, which is also returned, 0 if none did.
+func (j *Job) Wait() (status int, by unix.Signal) {
+	<-j.done
+	return j.status, j.signal
+}
+
+// After gives the signals that came after the job's end, when there is nobody left to pass them to.
+func (j *Job) After() <-chan unix.Signal { return j.after }
+
+func (j *Job) wait(ended chan<- unix.WaitStatus) {
+	target := j.pid
+	if os.Getpid() == 1 {
+		// The first process of a pid namespace inherits every orphan and must wait for it, pid_namespaces(7).
+		target = -1
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(target, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			// ECHILD: who started us had SIGCHLD ignored, so the kernel kept no status, wait(2).
+			ended <- unix.WaitStatus(255 << 8)
+			return
+		case pid != j.pid:
+		case status.Stopped():
+			// The shell that waits for us must see the job stopped, or it never takes the terminal back. Without a
+			// shell at the terminal nobody would wake us again.
+			if foreground() {
+				_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+			}
+		default:
+			ended <- status
+			return
+		}
+	}
+}
+
+func (j *Job) supervise(ended <-chan unix.WaitStatus) {
+	in := j.signals.in
+	for {
+		select {
+		case status := <-ended:
+			j.status = status.ExitStatus()
+			if status.Signaled() {
+				j.signal = status.Signal()
+				j.status = 128 + int(j.signal)
+			}
+			if j.pidfd >= 0 {
+				unix.Close(j.pidfd)
+			}
+			close(j.done)
+			for r := range in {
+				select {
+				case j.after <- r.signal:
+				default:
+				}
+			}
+			return
+		case r, ok := <-in:
+			if !ok {
+				in = nil
+				continue
+			}
+			j.pass(r)
+		}
+	}
+}
+
+// pass sends a signal on to the job unless it has it already.
+func (j *Job) pass(r received) {
+	if r.fromKernel {
+		return
+	}
+	// A shell continues the whole group, a supervisor perhaps only us.
+	if r.signal == unix.SIGCONT && !stopped(j.pid) {
+		return
+	}
+	if j.pidfd < 0 || errors.Is(unix.PidfdSendSignal(j.pidfd, r.signal, nil, 0), unix.ENOSYS) {
+		_ = unix.Kill(j.pid, r.signal)
+	}
+}
+
+// fromTerminal says whether a terminal sends the signal, termios(3) and tty_ioctl(4).
+func fromTerminal(s unix.Signal) bool {
+	switch s {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGHUP, unix.SIGCONT, unix.SIGWINCH:
+		return true
+	}
+	return false
+}
+
+// foreground says whether our process group has the terminal.
+func foreground() bool {
+	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(tty)
+	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+func stopped(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	// proc_pid_stat(5): the state is the first field after the command's closing parenthesis.
+	_, after, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	return ok && strings.HasPrefix(after, "T")
+}
+
+// Describe says how a job ended, for people.
+func Describe(status int, by unix.Signal) string {
+	if by != 0 {
+		name := unix.SignalName(by)
+		if name == "" {
+			name = fmt.Sprintf("signal %d", int(by))
+		}
+		return "killed by " + name
+	}
+	return fmt.Sprintf("exit status %d", status)
+}
+
+// Modest keeps our own work to a part of the machine, so that the job does not feel it.
+func Modest() {
+	if runtime.GOMAXPROCS(0) > 2 {
+		runtime.GOMAXPROCS(2)
+	}
+}

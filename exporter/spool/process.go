@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	identityFile = "process.json"
+	lockFile     = ".lock"
+
+	// DeliveredFolder, inside a process folder, holds the dumps that were acknowledged and kept.
+	DeliveredFolder = "delivered"
+	// RejectedSuffix is appended to the name of a dump that could not be read; a text file beside it says why.
+	RejectedSuffix = ".rejected"
+	reasonSuffix   = RejectedSuffix + ".txt"
+)
+
+// dumpName is docs/spool.md's <seq>.<reason>.heap; a reason that is not known yet is no ground to lose a dump.
+var dumpName = regexp.MustCompile(`^([0-9]{6,19})\.([a-z][a-z0-9_-]{0,31})\.heap$`)
+
+// Process is a process folder that this reader has claimed. Its methods may be called from several goroutines.
+type Process struct {
+	name  string
+	path  string
+	from  folderName
+	spool *Spool
+	dir   *os.File
+	lock  *os.File
+}
+
+// Dump is one complete dump file of a process.
+type Dump struct {
+	Name    string // file name in the process folder
+	Seq     uint64
+	Reason  string
+	Size    int64
+	ModTime time.Time
+}
+
+// Claim takes a process folder for this reader until Release, and returns ErrClaimed if another has it. The claim ends
+// with the reader's process, however that ends.
+func (s *Spool) Claim(name string) (*Process, error) {
+	p, err := s.claim(name)
+	if err != nil {
+		return nil, fmt.Errorf("claiming %s: %w", filepath.Join(s.path, quote([]byte(name))), err)
+	}
+	return p, nil
+}
+
+func (s *Spool) claim(name string) (*Process, error) {
+	from, err := parseFolderName(name)
+	if err != nil {
+		return nil, err
+	}
+	root, err := s.root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := checkFolder(root, name); err != nil {
+		return nil, err
+	}
+	dir, err := openDir(root, name)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockIn(dir)
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	// Between opening and locking, the reader that had the claim may have removed the folder.
+	if !identifies(root, name, dir) || !identifies(dir, lockFile, lock) {
+		lock.Close()
+		dir.Close()
+		return nil, os.ErrNotExist
+	}
+	return &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, lock: lock}, nil
+}
+
+func lockIn(dir *os.File) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: lockFile, Err: err}
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errNotRegular
+	}
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrClaimed
+		}
+		return nil, &os.PathError{Op: "lock", Path: lockFile, Err: err}
+	}
+	return os.NewFile(uintptr(fd), lockFile), nil
+}
+
+// Release gives the claim back. The process folder stays as it is.
+func (p *Process) Release() error {
+	return errors.Join(p.lock.Close(), p.dir.Close())
+}
+
+// Name is the process folder's name, which names one process for good within a boot of its host.
+func (p *Process) Name() string { return p.name }
+
+// Path is the process folder's absolute path.
+func (p *Process) Path() string { return p.path }
+
+// Identity reads process.json. What the file does not say is filled in from the folder's name, so the result can be used
+// even beside an error.
+func (p *Process) Identity() (Identity, error) {
+	var id Identity
+	text, err := readRegular(p.dir, identityFile, maxIdentityBytes)
+	if err == nil {
+		id, err = ParseIdentity(text)
+	}
+	if err == nil && (id.PID != p.from.pid || id.StartTicks != p.from.start) {
+		err = fmt.Errorf("keys \"pid\" and \"start_ticks\": the folder's name has %d and %d, the file has %d and %d", p.from.pid, p.from.start, id.PID, id.StartTicks)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading %s: %w", filepath.Join(p.path, identityFile), err)
+	}
+	if id.Host == "" {
+		id.Host = p.from.host
+	}
+	id.PID, id.StartTicks = p.from.pid, p.from.start
+	return id, err
+}
+
+// State says whether the process can still write dumps.
+func (p *Process) State() State {
+	id, _ := p.Identity()
+	return p.spool.machine.state(id.Host, id.PID, id.StartTicks, id.BootID)
+}
+
+// Dumps lists the complete dumps in the order of their sequence numbers. Entries that are neither dumps nor files of the
+// contract are named in the error; the dumps are returned beside it.
+func (p *Process) Dumps() ([]Dump, error) {
+	all, err := names(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", p.path, err)
+	}
+	sort.Strings(all)
+	var (
+		dumps []Dump
+		odd   []error
+	)
+	for _, name := range all {
+		if isOwn(name) || isMaking(name) || isKept(name) {
+			continue
+		}
+		dump, err := p.dump(name)
+		switch {
+		case err == nil:
+			dumps = append(dumps, dump)
+		case errors.Is(err, unix.ENOENT):
+		default:
+			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(p.path, quote([]byte(name))), err))
+		}
+	}
+	sort.SliceStable(dumps, func(i, j int) bool { return dumps[i].Seq < dumps[j].Seq })
+	return dumps, errors.Join(odd...)
+}
+
+func (p *Process) dump(name string) (Dump, error) {
+	m := dumpName.FindStringSubmatch(name)
+	if m == nil {
+		return Dump{}, errors.New("want <seq>.<reason>.heap")
+	}
+	seq, err := strconv.ParseUint(m[1], 10, 64)
+	if err != nil {
+		return Dump{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(p.dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return Dump{}, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Dump{}, errNotRegular
+	}
+	return Dump{Name: name, Seq: seq, Reason: m[2], Size: st.Size, ModTime: time.Unix(st.Mtim.Unix())}, nil
+}
+
+func isOwn(name string) bool { return name == lockFile || name == identityFile }
+
+func isMaking(name string) bool {
+	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".tmp")
+}
+
+func isKept(name string) bool {
+	return name == DeliveredFolder || strings.HasSuffix(name, ".heap"+RejectedSuffix) || strings.HasSuffix(name, ".heap"+reasonSuffix)
+}
+
+// Open opens a dump for reading. A dump larger than Options.MaxDumpBytes is refused.
+func (p *Process) Open(d Dump) (io.ReadCloser, error) {
+	f, info, err := openRegular(p.dir, d.Name)
+	if err != nil {
+		return nil, fmt.Errorf("opening dump %s: %w", filepath.Join(p.path, d.Name), err)
+	}
+	if limit := p.spool.opts.MaxDumpBytes; info.Size() > limit {
+		f.Close()
+		return nil, fmt.Errorf("opening dump %s: %w: %d bytes, more than the %d allowed", filepath.Join(p.path, d.Name), ErrTooLarge, info.Size(), limit)
+	}
+	return f, nil
+}
+
+// Acknowledge takes a delivered dump out of the spool: it is removed or, with keep, moved to DeliveredFolder.
+func (p *Process) Acknowledge(d Dump, keep bool) error {
+	var err error
+	if keep {
+		err = p.keep(d.Name)
+	} else {
+		err = remove(p.dir, d.Name, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("acknowledging dump %s: %w", filepath.Join(p.path, d.Name), err)
+	}
+	return nil
+}
+
+func (p *Process) keep(name string) error {
+	if err := unix.Mkdirat(int(p.dir.Fd()), DeliveredFolder, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return &os.PathError{Op: "mkdir", Path: DeliveredFolder, Err: err}
+	}
+	to, err := openDir(p.dir, DeliveredFolder)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	return rename(p.dir, name, to, name)
+}
+
+// Reject moves a dump that cannot be read aside and writes the reason beside it.
+func (p *Process) Reject(d Dump, reason string) error {
+	fail := func(err error) error {
+		return fmt.Errorf("rejecting dump %s: %w", filepath.Join(p.path, d.Name), err)
+	}
+	if err := rename(p.dir, d.Name, p.dir, d.Name+RejectedSuffix); err != nil {
+		return fail(err)
+	}
+	fd, err := unix.Openat(int(p.dir.Fd()), d.Name+reasonSuffix, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fail(&os.PathError{Op: "create", Path: d.Name + reasonSuffix, Err: err})
+	}
+	f := os.NewFile(uintptr(fd), d.Name+reasonSuffix)
+	_, err = f.WriteString(strings.TrimSpace(reason) + "\n")
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// RemoveIfDrained removes the folder of a dead process that holds nothing but its identity and unfinished dumps, and
+// says whether it did. The claim ends with the folder. The folder of a process that cannot be judged is removed when it
+// lay untouched for Options.StaleAfter.
+func (p *Process) RemoveIfDrained() (bool, error) {
+	fail := func(err error) (bool, error) {
+		return false, fmt.Errorf("removing folder %s: %w", p.path, err)
+	}
+	switch p.State() {
+	case Alive:
+		return false, nil
+	case Unknown:
+		info, err := p.dir.Stat()
+		if err != nil {
+			return fail(err)
+		}
+		if p.spool.opts.now().Sub(info.ModTime()) < p.spool.opts.StaleAfter {
+			return false, nil
+		}
+	}
+	all, err := names(p.dir)
+	if err != nil {
+		return fail(err)
+	}
+	for _, name := range all {
+		if !isOwn(name) && !isMaking(name) {
+			return false, nil
+		}
+	}
+	for _, name := range all {
+		if isMaking(name) {
+			if err := remove(p.dir, name, 0); err != nil {
+				return fail(err)
+			}
+		}
+	}
+	root, err := p.spool.root()
+	if err != nil {
+		return fail(err)
+	}
+	defer root.Close()
+	if !identifies(root, p.name, p.dir) {
+		return fail(errors.New("another folder has taken its name"))
+	}
+	for _, name := range []string{identityFile, lockFile} {
+		if err := remove(p.dir, name, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fail(err)
+		}
+	}
+	if err := remove(root, p.name, unix.AT_REMOVEDIR); err != nil {
+		return fail(err)
+	}
+	return true, p.Release()
+}
