@@ -1,0 +1,162 @@
+/* alloc.c: jemalloc as the program's allocator: its built-in options, and everything asked of it through mallctl.
+ *
+ * The malloc family itself comes from jemalloc's static archive, linked in whole by name (Makefile). What glibc's family has
+ * and jemalloc's lacks is defined here: pvalloc, whose glibc version hands out glibc's memory, which the next free of ours
+ * would crash on.
+ *
+ * jemalloc configures itself at the first malloc, before any constructor, so profiling is compiled in as enabled but
+ * inactive: a process that is no target takes no sample. Options of the user's MALLOC_CONF come later and win.
+ *
+ * The mallctls beyond prof.* of 4.x are asked for at run time; one that is missing turns profiling off with a reason.
+ */
+#include "alloc.h"
+
+#include "config.h"
+#include "native.h"
+#include "sample.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <string.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <dlfcn.h>
+
+int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen);
+
+const char *malloc_conf = "prof:true,prof_active:false,lg_prof_sample:19";
+
+void *pvalloc(size_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	if (size > SIZE_MAX - page + 1) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	size_t whole = (size + page - 1) & ~(page - 1);
+	return memalign(page, whole ? whole : page);
+}
+
+static bool get(const char *name, void *v, size_t size)
+{
+	size_t n = size;
+	return mallctl(name, v, &n, NULL, 0) == 0 && n == size;
+}
+
+static uint64_t get_size(const char *name)
+{
+	size_t v = 0;
+	return get(name, &v, sizeof v) ? v : 0;
+}
+
+static bool get_bool(const char *name)
+{
+	bool v = false;
+	return get(name, &v, sizeof v) && v;
+}
+
+static bool unbiased = true;
+
+const char *hw_alloc_check(void)
+{
+	const char *conf = secure_getenv("MALLOC_CONF");
+	unbiased = !conf || !strstr(conf, "prof_unbias:false");
+	void *(*m)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
+	if (!hw_native_is_self((uintptr_t)m))
+		return "another malloc comes before heapwire's: put libheapwire.so first in LD_PRELOAD";
+	if (!get_bool("config.prof"))
+		return "the jemalloc that was linked in cannot profile (config.prof is false)";
+	if (!get_bool("opt.prof"))
+		return "MALLOC_CONF turns profiling off (prof:false)";
+	return NULL;
+}
+
+const char *hw_alloc_start(void)
+{
+	if (hw_config.lg_sample_set) {
+		size_t lg = hw_config.lg_sample;
+		if (mallctl("prof.reset", NULL, NULL, &lg, sizeof lg))
+			return "jemalloc does not take the sampling interval (prof.reset)";
+	}
+	void (*hook)(void **, unsigned *, unsigned) = hw_sample_hook;
+	if (mallctl("experimental.hooks.prof_backtrace", NULL, NULL, &hook, sizeof hook))
+		return "jemalloc has no backtrace hook (experimental.hooks.prof_backtrace, 5.3.0 and later)";
+	bool on = true;
+	if (mallctl("prof.active", NULL, NULL, &on, sizeof on))
+		return "jemalloc does not start sampling (prof.active)";
+	return NULL;
+}
+
+void hw_alloc_hide_thread(void)
+{
+	bool off = false;
+	mallctl("thread.prof.active", NULL, NULL, &off, sizeof off);
+}
+
+int hw_alloc_dump(const char *path)
+{
+	return mallctl("prof.dump", NULL, NULL, &path, sizeof path);
+}
+
+static void refresh(void)
+{
+	uint64_t epoch = 1;
+	size_t n = sizeof epoch;
+	mallctl("epoch", &epoch, &n, &epoch, n);
+}
+
+/* 4096 is MALLCTL_ARENAS_ALL: all arenas merged (jemalloc/jemalloc.h). */
+#define ALL "stats.arenas.4096."
+
+void hw_alloc_forget(uint64_t *bytes, uint64_t *objects)
+{
+	refresh();
+	*bytes = get_size("stats.allocated");
+	uint64_t small_in = 0, small_out = 0, large_in = 0, large_out = 0;
+	get(ALL "small.nmalloc", &small_in, sizeof small_in);
+	get(ALL "small.ndalloc", &small_out, sizeof small_out);
+	get(ALL "large.nmalloc", &large_in, sizeof large_in);
+	get(ALL "large.ndalloc", &large_out, sizeof large_out);
+	*objects = small_in - small_out + large_in - large_out;
+	mallctl("prof.reset", NULL, NULL, NULL, 0);
+}
+
+bool hw_alloc_stats(struct hw_alloc_stats *s)
+{
+	refresh();
+	*s = (struct hw_alloc_stats){
+		.allocated = get_size("stats.allocated"),
+		.active = get_size("stats.active"),
+		.metadata = get_size("stats.metadata"),
+		.resident = get_size("stats.resident"),
+		.mapped = get_size("stats.mapped"),
+		.retained = get_size("stats.retained"),
+	};
+	return s->allocated != 0;
+}
+
+uint64_t hw_alloc_sample_bytes(void)
+{
+	size_t lg = 19;
+	get("prof.lg_sample", &lg, sizeof lg);
+	return 1ull << lg;
+}
+
+bool hw_alloc_accum(void)
+{
+	return get_bool("opt.prof_accum");
+}
+
+/* opt.prof_unbias can't be read back in 5.3.0. It is on unless an option says otherwise, and of the places for options
+ * only the user's MALLOC_CONF is looked at. */
+bool hw_alloc_unbiased(void)
+{
+	return unbiased;
+}
+
+const char *hw_alloc_version(void)
+{
+	const char *v = "";
+	get("version", &v, sizeof v);
+	return v;
+}

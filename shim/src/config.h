@@ -1,0 +1,30 @@
+#ifndef HW_CONFIG_H
+#define HW_CONFIG_H
+
+#include "shim.h"
+
+enum hw_target { HW_TARGET_AUTO, HW_TARGET_ALL, HW_TARGET_NONE };
+
+struct hw_config {
+	bool enabled;          /* HEAPWIRE */
+	int target;            /* HEAPWIRE_TARGET, an enum hw_target */
+	char spool[2048];      /* HEAPWIRE_SPOOL */
+	bool spool_is_default; /* nobody named the spool: its owner and mode are checked before use */
+	uint64_t interval_ns;  /* HEAPWIRE_INTERVAL, 0: no interval dumps */
+	unsigned lg_sample;    /* HEAPWIRE_SAMPLE_BYTES as a power of two */
+	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
+	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
+	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */
+};
+
+extern struct hw_config hw_config;
+
+/* Reads the environment. Called once from the constructor; allocates nothing. Values that make no sense are remembered
+ * and reported by hw_config_complain, so that a process that is no target stays silent. */
+void hw_config_read(void);
+void hw_config_complain(void);
+
+/* One row a variable, for tests and for the documentation that is generated from them: NULL past the end. */
+const char *hw_config_row(size_t i, const char **type, const char **dflt, const char **bounds, const char **what);
+
+#endif

@@ -1,0 +1,517 @@
+/* dump.c: one dump: jemalloc's text, the shim's sections behind it, the rename into the spool (docs/spool.md).
+ *
+ * Runs on the clock thread. jemalloc writes with plain writes and no rename, so it gets a hidden file that was made here
+ * before (jemalloc's own creat would give it mode 0644, and would print a line to stderr for each failure). A reader never
+ * sees half a dump: the last step is the rename.
+ *
+ * A write beyond RLIMIT_FSIZE raises SIGXFSZ in the writing thread: the clock thread has all signals blocked and gets EFBIG.
+ */
+#include "dump.h"
+
+#include "alloc.h"
+#include "config.h"
+#include "fork.h"
+#include "identity.h"
+#include "intern.h"
+#include "native.h"
+#include "out.h"
+#include "pyframes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static char folder[sizeof hw_config.spool + sizeof hw_identity.folder + 1]; /* "": not made yet */
+static uint64_t seq;                                                       /* of the last dump that arrived */
+static uint64_t last_mono_ns;
+static uint64_t failed; /* since the last dump that arrived */
+static bool complained;
+static _Atomic int open_fd = -1; /* of the dump in the making: a fork copies it */
+
+static char buffer[256 << 10]; /* of the writer and of the scan, in turn */
+static uint64_t used[(HW_TABLE_SIZE + 64) / 64];
+
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+	clock_gettime(id, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void hw_dump_begin(void)
+{
+	last_mono_ns = clock_ns(CLOCK_MONOTONIC);
+}
+
+void hw_dump_forked(void)
+{
+	int fd = atomic_exchange(&open_fd, -1);
+	if (fd >= 0)
+		close(fd);
+	folder[0] = 0;
+	seq = 0;
+	failed = 0;
+	hw_dump_begin();
+}
+
+/* ---------------------------------------------------------------- the folder */
+
+static int make_path(const char *path)
+{
+	char p[sizeof folder];
+	snprintf(p, sizeof p, "%s", path);
+	for (char *s = p + 1; *s; s++) {
+		if (*s != '/')
+			continue;
+		*s = 0;
+		if (mkdir(p, 0700) && errno != EEXIST)
+			return errno;
+		*s = '/';
+	}
+	return mkdir(p, 0700) && errno != EEXIST ? errno : 0;
+}
+
+/* The default spool lies in a folder that everybody may write to: somebody else's, or a link, is not taken. */
+static int check_default_spool(void)
+{
+	struct stat st;
+	if (lstat(hw_config.spool, &st))
+		return errno;
+	if (!S_ISDIR(st.st_mode))
+		return ENOTDIR;
+	return st.st_uid != geteuid() || st.st_mode & 022 ? EPERM : 0;
+}
+
+/* After an exec the process has the same folder and goes on with its sequence. */
+static void continue_sequence(void)
+{
+	DIR *d = opendir(folder);
+	if (!d)
+		return;
+	for (struct dirent *e; (e = readdir(d));) {
+		unsigned long long n = strtoull(e->d_name, NULL, 10);
+		if (n > seq && strstr(e->d_name, ".heap"))
+			seq = n;
+	}
+	closedir(d);
+}
+
+static int write_process_json(void)
+{
+	char tmp[sizeof folder + 32], path[sizeof folder + 32];
+	snprintf(tmp, sizeof tmp, "%s/.process.json.tmp", folder);
+	snprintf(path, sizeof path, "%s/process.json", folder);
+	int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return errno;
+	int err = hw_identity_write(fd);
+	if (close(fd) && !err)
+		err = errno;
+	if (!err && rename(tmp, path))
+		err = errno;
+	if (err)
+		unlink(tmp);
+	return err;
+}
+
+static int make_folder(void)
+{
+	int err = make_path(hw_config.spool);
+	if (!err && hw_config.spool_is_default)
+		err = check_default_spool();
+	if (err)
+		return err;
+	snprintf(folder, sizeof folder, "%s/%s", hw_config.spool, hw_identity.folder);
+	if (mkdir(folder, 0700)) {
+		if (errno != EEXIST) {
+			err = errno;
+			folder[0] = 0;
+			return err;
+		}
+		continue_sequence();
+	}
+	return write_process_json();
+}
+
+/* ---------------------------------------------------------------- sections */
+
+static void line_dec(struct hw_out *o, const char *key, uint64_t v)
+{
+	hw_out_str(o, key);
+	hw_out_char(o, '=');
+	hw_out_dec(o, v);
+	hw_out_char(o, '\n');
+}
+
+static void line_str(struct hw_out *o, const char *key, const char *v)
+{
+	hw_out_str(o, key);
+	hw_out_char(o, '=');
+	hw_out_str(o, v);
+	hw_out_char(o, '\n');
+}
+
+/* A `Key:   1234 kB` line of a /proc file as bytes. */
+static bool kb_line(const char *text, const char *key, uint64_t *v)
+{
+	size_t n = strlen(key);
+	for (const char *p = text; p; p = strchr(p, '\n')) {
+		p += *p == '\n';
+		if (!strncmp(p, key, n) && p[n] == ':') {
+			*v = strtoull(p + n + 1, NULL, 10) * 1024;
+			return true;
+		}
+		if (!*p)
+			break;
+	}
+	return false;
+}
+
+static void memory_of_process(struct hw_out *o)
+{
+	static char text[8192];
+	uint64_t v;
+	if (hw_read_file("/proc/self/status", text, sizeof text) > 0) {
+		static const char *const keys[][2] = {
+			{"VmRSS", "rss"}, {"RssAnon", "anon"}, {"RssFile", "file"}, {"RssShmem", "shmem"}};
+		for (size_t i = 0; i < 4; i++)
+			if (kb_line(text, keys[i][0], &v))
+				line_dec(o, keys[i][1], v);
+	}
+	if (hw_read_file("/proc/self/smaps_rollup", text, sizeof text) > 0 && kb_line(text, "Pss", &v))
+		line_dec(o, "pss", v);
+}
+
+static bool number_file(const char *path, uint64_t *v)
+{
+	char text[64];
+	if (hw_read_file(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9')
+		return false; /* "max": no limit */
+	*v = strtoull(text, NULL, 10);
+	return *v < 1ull << 62; /* v1 says "no limit" by a number near 2^63 */
+}
+
+/* Where the process's memory controller is: /proc/self/cgroup, `0::<path>` (v2) or `<n>:memory:<path>` (v1). In a container
+ * the path may be the host's, while the mount shows the container's own group at its top: both are tried. */
+static void memory_of_cgroup(struct hw_out *o)
+{
+	static char text[8192];
+	char path[4352];
+	uint64_t v;
+	if (hw_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
+		return;
+	for (char *p = text, *end; p && *p; p = end) {
+		end = strchr(p, '\n');
+		if (end)
+			*end++ = 0;
+		char *controllers = strchr(p, ':');
+		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+		if (!group)
+			continue;
+		*group++ = 0;
+		controllers++;
+		bool v2 = !*controllers, v1 = !strcmp(controllers, "memory");
+		if (!v1 && !v2)
+			continue;
+		const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+		const char *current = v2 ? "memory.current" : "memory.usage_in_bytes";
+		const char *max = v2 ? "memory.max" : "memory.limit_in_bytes";
+		const char *groups[] = {group, ""};
+		for (int i = 0; i < 2; i++) {
+			snprintf(path, sizeof path, "%s%s/%s", root, groups[i], current);
+			if (!number_file(path, &v))
+				continue;
+			line_dec(o, "cgroup_current", v);
+			snprintf(path, sizeof path, "%s%s/%s", root, groups[i], max);
+			if (number_file(path, &v))
+				line_dec(o, "cgroup_max", v);
+			return;
+		}
+	}
+}
+
+static void meta(struct hw_out *o, const char *reason, uint64_t time_ns, uint64_t interval_ns)
+{
+	hw_out_str(o, "HEAPWIRE_META: 1\n");
+	line_dec(o, "seq", seq + 1);
+	line_str(o, "reason", reason);
+	line_dec(o, "time_unix_nano", time_ns);
+	line_dec(o, "interval_ns", interval_ns);
+	line_dec(o, "sample_bytes", hw_alloc_sample_bytes());
+	line_dec(o, "prof_accum", hw_alloc_accum());
+	line_dec(o, "unbiased", hw_alloc_unbiased());
+	struct hw_alloc_stats a;
+	if (hw_alloc_stats(&a)) {
+		line_dec(o, "allocated", a.allocated);
+		line_dec(o, "active", a.active);
+		line_dec(o, "metadata", a.metadata);
+		line_dec(o, "resident", a.resident);
+		line_dec(o, "mapped", a.mapped);
+		line_dec(o, "retained", a.retained);
+	}
+	memory_of_process(o);
+	memory_of_cgroup(o);
+	line_dec(o, "samples", HW_GET(samples));
+	line_dec(o, "samples_python", HW_GET(samples_python));
+	line_dec(o, "frames_failed", HW_GET(frames_failed));
+	line_dec(o, "native_failed", HW_GET(native_failed));
+	line_dec(o, "stacks_cut", HW_GET(stacks_cut));
+	line_dec(o, "captures_lost", HW_GET(captures_lost));
+	line_dec(o, "functions", HW_GET(functions));
+	line_dec(o, "functions_dropped", HW_GET(functions_dropped));
+	line_dec(o, "dumps_failed", failed);
+	if (*hw_py_version())
+		line_str(o, "python", hw_py_version());
+	line_str(o, "python_frames", hw_py_frames_state());
+	if (hw_identity.forked) {
+		line_dec(o, "inherited_bytes", hw_identity.inherited_bytes);
+		line_dec(o, "inherited_objects", hw_identity.inherited_objects);
+	}
+	hw_out_char(o, '\n');
+}
+
+/* A name as it may stand in a line: a newline would end it. */
+static void one_line(struct hw_out *o, const char *s)
+{
+	for (; *s; s++)
+		hw_out_char(o, *s == '\n' ? '?' : *s);
+}
+
+/* NT_GNU_BUILD_ID from the object's notes in memory (elf.h). Name and descriptor are padded to four bytes. */
+static void build_id(struct hw_out *o, const struct dl_phdr_info *info)
+{
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		if (ph->p_type != PT_NOTE || ph->p_memsz > 1 << 20)
+			continue;
+		const char *p = (const char *)(info->dlpi_addr + ph->p_vaddr), *end = p + ph->p_memsz;
+		while ((size_t)(end - p) >= sizeof(ElfW(Nhdr))) {
+			ElfW(Nhdr) n;
+			memcpy(&n, p, sizeof n);
+			size_t name = (n.n_namesz + 3ul) & ~3ul, desc = (n.n_descsz + 3ul) & ~3ul;
+			p += sizeof n;
+			if (name + desc > (size_t)(end - p))
+				break;
+			if (n.n_type == NT_GNU_BUILD_ID && n.n_namesz == 4 && !memcmp(p, "GNU", 4) && n.n_descsz <= 64) {
+				const unsigned char *d = (const unsigned char *)p + name;
+				for (size_t k = 0; k < n.n_descsz; k++) {
+					hw_out_char(o, "0123456789abcdef"[d[k] >> 4]);
+					hw_out_char(o, "0123456789abcdef"[d[k] & 15]);
+				}
+				return;
+			}
+			p += name + desc;
+		}
+	}
+	hw_out_char(o, '-');
+}
+
+struct objects {
+	struct hw_out *o;
+	const char *executable;
+	bool first;
+};
+
+static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	struct objects *a = arg;
+	/* The first object is the program, which has no name here. */
+	const char *name = a->first ? a->executable : info->dlpi_name;
+	a->first = false;
+	if (!name || !strchr(name, '/')) /* the vdso has no file */
+		return 0;
+	uintptr_t lo = UINTPTR_MAX, hi = 0;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		if (info->dlpi_phdr[i].p_type != PT_LOAD)
+			continue;
+		uintptr_t from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, to = from + info->dlpi_phdr[i].p_memsz;
+		lo = from < lo ? from : lo;
+		hi = to > hi ? to : hi;
+	}
+	if (lo >= hi)
+		return 0;
+	hw_out_hex(a->o, lo);
+	hw_out_char(a->o, '-');
+	hw_out_hex(a->o, hi);
+	hw_out_char(a->o, ' ');
+	build_id(a->o, info);
+	hw_out_char(a->o, ' ');
+	one_line(a->o, name);
+	hw_out_char(a->o, '\n');
+	return 0;
+}
+
+static void build_ids(struct hw_out *o)
+{
+	static char executable[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", executable, sizeof executable - 1);
+	executable[n > 0 ? n : 0] = 0;
+	hw_out_str(o, "HEAPWIRE_BUILD_IDS: 1\n");
+	struct objects a = {o, executable, true};
+	hw_fork_hold_off();
+	dl_iterate_phdr(one_object, &a);
+	hw_fork_allow();
+	hw_out_char(o, '\n');
+}
+
+static void escaped(struct hw_out *o, const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		switch (s[i]) {
+		case '\t':
+			hw_out_str(o, "\\t");
+			break;
+		case '\n':
+			hw_out_str(o, "\\n");
+			break;
+		case '\r':
+			hw_out_str(o, "\\r");
+			break;
+		case '\\':
+			hw_out_str(o, "\\\\");
+			break;
+		default:
+			hw_out_char(o, s[i]);
+		}
+	}
+}
+
+/* Which functions occur: every 0x5079 and twelve hex digits in jemalloc's text. Bytes of the text in `buffer`. */
+static int scan(int fd)
+{
+	static const char tag[] = "0x5079";
+	memset(used, 0, sizeof used);
+	unsigned matched = 0, digits = 0;
+	uint64_t v = 0;
+	for (;;) {
+		ssize_t n = read(fd, buffer, sizeof buffer);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno;
+		if (n == 0)
+			return 0;
+		for (ssize_t i = 0; i < n; i++) {
+			char c = buffer[i];
+			if (matched < sizeof tag - 1) {
+				matched = c == tag[matched] ? matched + 1 : c == tag[0];
+				digits = 0;
+				v = 0;
+				continue;
+			}
+			int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+			if (d >= 0 && digits < 12) {
+				v = v << 4 | (unsigned)d;
+				if (++digits < 12)
+					continue;
+				uint32_t id = (uint32_t)(v >> HW_LINE_BITS);
+				if (id <= HW_TABLE_SIZE)
+					used[id / 64] |= 1ull << id % 64;
+			}
+			matched = c == tag[0];
+		}
+	}
+}
+
+static void frames(struct hw_out *o)
+{
+	hw_out_str(o, "HEAPWIRE_FRAMES: 1\n");
+	for (uint32_t id = 1; id <= HW_TABLE_SIZE; id++) {
+		struct hw_function f;
+		if (!(used[id / 64] >> id % 64 & 1) || !hw_intern_get(id, &f))
+			continue;
+		hw_out_dec(o, id);
+		hw_out_char(o, '\t');
+		escaped(o, f.name, f.name_len);
+		hw_out_char(o, '\t');
+		escaped(o, f.file, f.file_len);
+		hw_out_char(o, '\t');
+		hw_out_dec(o, f.first_line);
+		hw_out_char(o, '\n');
+	}
+	hw_out_char(o, '\n');
+}
+
+/* ---------------------------------------------------------------- one dump */
+
+static int write_dump(const char *tmp, const char *path, const char *reason)
+{
+	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
+	hw_fork_hold_off();
+	hw_native_refresh();
+	int err = hw_alloc_dump(tmp);
+	hw_fork_allow();
+	if (err)
+		return err;
+	int fd = open(tmp, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return errno;
+	atomic_store(&open_fd, fd);
+	err = scan(fd);
+	if (!err) {
+		struct hw_out o;
+		hw_out_begin(&o, fd, buffer, sizeof buffer);
+		meta(&o, reason, wall, mono - last_mono_ns);
+		build_ids(&o);
+		frames(&o);
+		err = hw_out_end(&o);
+	}
+	atomic_store(&open_fd, -1);
+	if (close(fd) && !err)
+		err = errno;
+	if (!err && rename(tmp, path))
+		err = errno;
+	if (!err)
+		last_mono_ns = mono;
+	return err;
+}
+
+static int try_dump(const char *reason)
+{
+	char tmp[sizeof folder + 64], path[sizeof folder + 64];
+	int fd = -1, err = 0;
+	for (int attempt = 0; attempt < 2 && fd < 0; attempt++) {
+		/* No folder yet, or somebody has deleted it: it is made (again). */
+		if ((attempt || !folder[0]) && (err = make_folder()))
+			return err;
+		snprintf(tmp, sizeof tmp, "%s/.%06llu.tmp", folder, (unsigned long long)seq + 1);
+		fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (fd < 0 && errno != ENOENT)
+			return errno;
+	}
+	if (fd < 0)
+		return ENOENT;
+	close(fd);
+	snprintf(path, sizeof path, "%s/%06llu.%s.heap", folder, (unsigned long long)seq + 1, reason);
+	err = write_dump(tmp, path, reason);
+	if (err)
+		unlink(tmp);
+	return err;
+}
+
+int hw_dump(const char *reason)
+{
+	int err = try_dump(reason);
+	if (!err) {
+		seq++;
+		failed = 0;
+		return 0;
+	}
+	failed++;
+	if (!complained) {
+		complained = true;
+		hw_say("cannot write dumps to %s: %s. The job goes on; the next dump that arrives says how many were lost "
+		       "(dumps_failed). HEAPWIRE_SPOOL names another folder.",
+		       hw_config.spool, strerrordesc_np(err));
+	}
+	return err;
+}

@@ -1,0 +1,16 @@
+#ifndef HW_DUMP_H
+#define HW_DUMP_H
+
+#include "shim.h"
+
+/* Writes one dump and renames it into the process's folder. 0, or the errno of what failed; a failure is said once on
+ * stderr and counted in the next dump. One caller at a time: the clock thread. */
+int hw_dump(const char *reason);
+
+/* Notes the start of the first interval. */
+void hw_dump_begin(void);
+
+/* In the child of a fork: nothing of the parent's folder and sequence is left. */
+void hw_dump_forked(void);
+
+#endif

@@ -1,0 +1,162 @@
+/* exit.c: the last dump of a process that ends by itself.
+ *
+ * Three ways out, one dump:
+ *  - The interpreter's atexit callbacks, before Py_FinalizeEx takes the modules apart: afterwards the leak that is looked
+ *    for is freed. The clock thread may not touch Python, so it leaves a pending call (Py_AddPendingCall: callable from any
+ *    thread, without the GIL), and the main thread registers the callback at its next bytecode.
+ *  - _exit, which multiprocessing workers and torch's data loaders leave by. It is defined here in front of libc's. A child
+ *    of vfork that has not exec'ed yet shares this memory: it is known by its pid and passes straight through.
+ *  - The library's destructor, for programs that have no interpreter, or ended before it was up.
+ *
+ * The dump itself is taken by the clock thread; the leaving thread waits, for a bounded time, GIL held or not: the clock
+ * thread never wants the GIL.
+ */
+#include "exit.h"
+
+#include "clock.h"
+#include "config.h"
+#include "identity.h"
+#include "pyframes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define WAIT_MS 10000u
+
+static _Atomic bool active;    /* an exit dump is due */
+static _Atomic bool armed;     /* the callback is registered, or can't be */
+
+static void leave(void)
+{
+	if (!atomic_load(&active) || hw_identity.pid != (int)getpid())
+		return;
+	if (!HW_GET(samples)) /* a child between fork and exec, a program that did nothing: not worth a file */
+		return;
+	if (atomic_exchange(&active, false)) {
+		int keep = errno;
+		hw_clock_request_exit_dump(WAIT_MS);
+		errno = keep;
+	}
+}
+
+__attribute__((destructor)) static void at_unload(void)
+{
+	leave();
+}
+
+__attribute__((noreturn)) void _exit(int status)
+{
+	leave();
+	for (;;)
+		syscall(SYS_exit_group, status);
+}
+
+__attribute__((noreturn)) void _Exit(int status)
+{
+	_exit(status);
+}
+
+/* ---------------------------------------------------------------- the interpreter's atexit */
+
+/* Of CPython's stable ABI (3.8 - 3.15): PyMethodDef, METH_NOARGS. */
+struct method_def {
+	const char *name;
+	void *(*fn)(void *self, void *args);
+	int flags;
+	const char *doc;
+};
+#define METH_NOARGS 4
+
+static struct {
+	int (*is_initialized)(void);
+	int (*add_pending_call)(int (*)(void *), void *);
+	void *(*import)(const char *);
+	void *(*getattr)(void *, const char *);
+	void *(*new_function)(struct method_def *, void *, void *);
+	void *(*call)(void *, ...);
+	void (*incref)(void *), (*decref)(void *);
+	void (*clear_error)(void);
+	void *none;
+} py;
+
+static void *on_exit_callback(void *self, void *args)
+{
+	(void)self;
+	(void)args;
+	leave();
+	py.incref(py.none);
+	return py.none;
+}
+
+/* In the main thread, with the GIL. */
+static int register_callback(void *arg)
+{
+	(void)arg;
+	static struct method_def def = {"heapwire_exit", on_exit_callback, METH_NOARGS, NULL};
+	if (atomic_load(&armed))
+		return 0;
+	void *module = py.import("atexit");
+	void *reg = module ? py.getattr(module, "register") : NULL;
+	void *fn = reg ? py.new_function(&def, NULL, NULL) : NULL;
+	void *result = fn ? py.call(reg, fn, NULL) : NULL;
+	void *const refs[] = {result, fn, reg, module};
+	for (size_t i = 0; i < sizeof refs / sizeof *refs; i++)
+		if (refs[i])
+			py.decref(refs[i]);
+	if (!result)
+		py.clear_error(); /* the destructor remains */
+	atomic_store(&armed, true);
+	return 0;
+}
+
+bool hw_exit_armed(void)
+{
+	return atomic_load(&armed);
+}
+
+void hw_exit_arm(void)
+{
+	static bool asked;
+	static int asked_in;
+	/* A call that was pending at a fork is not relied on in the child. */
+	if ((asked && asked_in == hw_identity.pid) || !py.is_initialized())
+		return;
+	if (py.add_pending_call(register_callback, NULL) == 0) {
+		asked = true;
+		asked_in = hw_identity.pid;
+	}
+}
+
+void hw_exit_init(void)
+{
+	atomic_store(&active, hw_config.exit_dump);
+	if (!hw_config.exit_dump || hw_py_minor() < 8) {
+		atomic_store(&armed, true);
+		return;
+	}
+	const struct {
+		void *to;
+		const char *name;
+	} symbols[] = {
+		{&py.is_initialized, "Py_IsInitialized"}, {&py.add_pending_call, "Py_AddPendingCall"},
+		{&py.import, "PyImport_ImportModule"},	  {&py.getattr, "PyObject_GetAttrString"},
+		{&py.new_function, "PyCFunction_NewEx"},  {&py.call, "PyObject_CallFunctionObjArgs"},
+		{&py.incref, "Py_IncRef"},		  {&py.decref, "Py_DecRef"},
+		{&py.clear_error, "PyErr_Clear"},	  {&py.none, "_Py_NoneStruct"},
+	};
+	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+		void *s = hw_py_symbol(symbols[i].name);
+		if (!s) {
+			atomic_store(&armed, true);
+			return;
+		}
+		*(void **)symbols[i].to = s;
+	}
+}
+
+void hw_exit_forked(void)
+{
+	atomic_store(&active, hw_config.exit_dump);
+}

@@ -1,0 +1,57 @@
+/* fork.c: a forked child is another process: own folder, own sequence, own samples.
+ *
+ * The handlers run in the thread that forks, outside malloc, in any state of the program. The child's runs after
+ * jemalloc's own (child handlers run in order of registration, and jemalloc registers at its first malloc), so mallctl may
+ * be used. It drops the inherited samples (prof.reset) and notes what was live: the parent's dumps name that memory, and a
+ * process tree adds up. What it costs is in docs/performance.md.
+ *
+ * vfork and posix_spawn run no handlers and need none.
+ */
+#include "fork.h"
+
+#include "alloc.h"
+#include "clock.h"
+#include "dump.h"
+#include "exit.h"
+#include "identity.h"
+#include "sample.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+void hw_fork_hold_off(void)
+{
+	pthread_mutex_lock(&mutex);
+}
+
+void hw_fork_allow(void)
+{
+	pthread_mutex_unlock(&mutex);
+}
+
+static void child(void)
+{
+	hw_fork_allow();
+	hw_sample_forked();
+	hw_identity.pid = (int)getpid();
+	hw_identity.forked = true;
+	hw_alloc_forget(&hw_identity.inherited_bytes, &hw_identity.inherited_objects);
+	/* The function table stays as it is, and with it its two counters. */
+	atomic_store(&hw_count.samples, 0);
+	atomic_store(&hw_count.samples_python, 0);
+	atomic_store(&hw_count.frames_failed, 0);
+	atomic_store(&hw_count.native_failed, 0);
+	atomic_store(&hw_count.stacks_cut, 0);
+	atomic_store(&hw_count.captures_lost, 0);
+	hw_dump_forked();
+	hw_exit_forked();
+	hw_clock_forked();
+}
+
+void hw_fork_init(void)
+{
+	pthread_atfork(hw_fork_hold_off, hw_fork_allow, child);
+}

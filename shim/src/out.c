@@ -1,0 +1,127 @@
+/* out.c: bounded text output and small reads, on system calls alone.
+ *
+ * Runs on the clock thread, in the constructor and on exit; never in the sampling hook. No stdio streams: their locks
+ * and buffers belong to the program.
+ */
+#include "out.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void hw_say(const char *fmt, ...)
+{
+	int keep = errno;
+	char line[1024];
+	int n = snprintf(line, sizeof line, "heapwire[%d]: ", (int)getpid());
+	va_list ap;
+	va_start(ap, fmt);
+	int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	va_end(ap);
+	if (m > 0)
+		n += m;
+	if (n > (int)sizeof line - 2)
+		n = (int)sizeof line - 2;
+	line[n++] = '\n';
+	ssize_t w;
+	do {
+		w = write(STDERR_FILENO, line, (size_t)n);
+	} while (w < 0 && errno == EINTR);
+	errno = keep;
+}
+
+void hw_out_begin(struct hw_out *o, int fd, char *buf, size_t cap)
+{
+	*o = (struct hw_out){.fd = fd, .buf = buf, .cap = cap};
+}
+
+static void flush(struct hw_out *o)
+{
+	const char *p = o->buf;
+	size_t n = o->n;
+	while (n && !o->err) {
+		ssize_t w = write(o->fd, p, n);
+		if (w < 0) {
+			if (errno == EINTR)
+				continue;
+			o->err = errno ? errno : EIO;
+			break;
+		}
+		p += w;
+		n -= (size_t)w;
+	}
+	o->n = 0;
+}
+
+void hw_out_bytes(struct hw_out *o, const void *p, size_t n)
+{
+	const char *s = p;
+	while (n) {
+		if (o->n == o->cap)
+			flush(o);
+		size_t k = o->cap - o->n < n ? o->cap - o->n : n;
+		memcpy(o->buf + o->n, s, k);
+		o->n += k;
+		s += k;
+		n -= k;
+	}
+}
+
+void hw_out_str(struct hw_out *o, const char *s)
+{
+	hw_out_bytes(o, s, strlen(s));
+}
+
+void hw_out_char(struct hw_out *o, char c)
+{
+	hw_out_bytes(o, &c, 1);
+}
+
+static void number(struct hw_out *o, uint64_t v, unsigned base)
+{
+	char t[20];
+	size_t i = sizeof t;
+	do {
+		t[--i] = "0123456789abcdef"[v % base];
+		v /= base;
+	} while (v);
+	hw_out_bytes(o, t + i, sizeof t - i);
+}
+
+void hw_out_dec(struct hw_out *o, uint64_t v)
+{
+	number(o, v, 10);
+}
+
+void hw_out_hex(struct hw_out *o, uint64_t v)
+{
+	number(o, v, 16);
+}
+
+int hw_out_end(struct hw_out *o)
+{
+	flush(o);
+	return o->err;
+}
+
+long hw_read_file(const char *path, char *buf, size_t cap)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	size_t n = 0;
+	while (n < cap - 1) {
+		ssize_t r = read(fd, buf + n, cap - 1 - n);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r <= 0)
+			break;
+		n += (size_t)r;
+	}
+	buf[n] = 0;
+	close(fd);
+	return (long)n;
+}

@@ -1,0 +1,29 @@
+#ifndef HW_OUT_H
+#define HW_OUT_H
+
+#include "shim.h"
+
+/* One line on stderr, `heapwire[<pid>]: …`, in one write. Never called from the sampling hook. */
+void hw_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Text into a file descriptor through a caller's buffer. The first failure is kept and everything after it is dropped:
+ * check hw_out_end. */
+struct hw_out {
+	int fd;
+	int err; /* errno of the first failed write, 0 while all is well */
+	size_t n, cap;
+	char *buf;
+};
+
+void hw_out_begin(struct hw_out *o, int fd, char *buf, size_t cap);
+void hw_out_bytes(struct hw_out *o, const void *p, size_t n);
+void hw_out_str(struct hw_out *o, const char *s);
+void hw_out_char(struct hw_out *o, char c);
+void hw_out_dec(struct hw_out *o, uint64_t v);
+void hw_out_hex(struct hw_out *o, uint64_t v);
+int hw_out_end(struct hw_out *o); /* flushes; 0, or the errno of the first failure */
+
+/* Reads at most cap - 1 bytes of a file and ends them with NUL. Length, or -1 with errno set. For /proc and /sys. */
+long hw_read_file(const char *path, char *buf, size_t cap);
+
+#endif

@@ -1,0 +1,45 @@
+/* What every file of the shim shares: visibility, counters, the one state word.
+ *
+ * Names: `hw_` is shared between the files, `heapwire_` is exported, everything else is static. The build hides all but
+ * what exports.map lists.
+ */
+#ifndef HW_SHIM_H
+#define HW_SHIM_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(__x86_64__) || !defined(__linux__)
+#error "the shim knows the register rules and struct layouts of x86-64 Linux only"
+#endif
+
+#define HW_VERSION "0.1.0"
+
+#define hw_likely(x) __builtin_expect(!!(x), 1)
+#define hw_unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Everything the shim loses is counted here and printed in the next dump's HEAPWIRE_META (docs/spool.md says what each
+ * figure means). Relaxed increments only: the figures are totals, they order nothing. */
+struct hw_counters {
+	_Atomic uint64_t samples;
+	_Atomic uint64_t samples_python;
+	_Atomic uint64_t frames_failed;
+	_Atomic uint64_t native_failed;
+	_Atomic uint64_t stacks_cut;
+	_Atomic uint64_t captures_lost;
+	_Atomic uint64_t functions;
+	_Atomic uint64_t functions_dropped;
+};
+
+extern struct hw_counters hw_count;
+
+#define HW_INC(field) ((void)atomic_fetch_add_explicit(&hw_count.field, 1, memory_order_relaxed))
+#define HW_GET(field) atomic_load_explicit(&hw_count.field, memory_order_relaxed)
+
+#endif
