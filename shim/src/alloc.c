@@ -26,7 +26,7 @@ int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t ne
 
 const char *malloc_conf = "prof:true,prof_active:false,lg_prof_sample:19";
 
-void *pvalloc(size_t size)
+HW_EXPORT void *pvalloc(size_t size)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	if (size > SIZE_MAX - page + 1) {

@@ -19,6 +19,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -30,7 +31,10 @@
 
 static _Atomic uint32_t wanted;   /* exit dumps asked for */
 static _Atomic uint32_t finished; /* those that were taken, or tried */
-static _Atomic bool running;
+static _Atomic bool running, stopping;
+static uint64_t due; /* monotonic time of the next interval dump */
+static pthread_t thread;
+static _Atomic int thread_id;
 
 static uint64_t now_ns(void)
 {
@@ -59,13 +63,13 @@ static uint64_t min64(uint64_t a, uint64_t b)
 static void *clock_main(void *arg)
 {
 	(void)arg;
+	atomic_store(&thread_id, (int)syscall(SYS_gettid));
 	hw_alloc_hide_thread();
 	hw_identity_read();
 	uint64_t interval = hw_config.interval_ns;
-	uint64_t due = interval ? now_ns() + interval : UINT64_MAX;
 	uint64_t arm_after = 5000000ull; /* until the interpreter is up: 5 ms, doubling to 1 s */
-	uint32_t seen = 0;
-	for (;;) {
+	uint32_t seen = atomic_load(&finished);
+	while (!atomic_load(&stopping)) {
 		uint64_t sleep = 3600ull * 1000000000ull, now = now_ns();
 		if (due != UINT64_MAX)
 			sleep = due > now ? min64(sleep, due - now) : 0;
@@ -73,6 +77,8 @@ static void *clock_main(void *arg)
 			sleep = min64(sleep, arm_after);
 		if (sleep && atomic_load(&wanted) == seen)
 			futex_wait(&wanted, seen, sleep);
+		if (atomic_load(&stopping))
+			break;
 		if (!hw_exit_armed()) {
 			hw_exit_arm();
 			arm_after = min64(arm_after * 2, 1000000000ull);
@@ -97,11 +103,9 @@ static bool spawn(void)
 	sigset_t all, old;
 	sigfillset(&all);
 	pthread_attr_t attr;
-	pthread_t thread;
 	if (pthread_attr_init(&attr))
 		return false;
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	int err = pthread_create(&thread, &attr, clock_main, NULL);
 	if (!err)
@@ -111,17 +115,47 @@ static bool spawn(void)
 	return err == 0;
 }
 
+static void first_due(void)
+{
+	due = hw_config.interval_ns ? now_ns() + hw_config.interval_ns : UINT64_MAX;
+}
+
 void hw_clock_start(void)
 {
-	atomic_store(&running, true);
-	if (!spawn()) {
-		atomic_store(&running, false);
+	first_due();
+	atomic_store(&running, spawn());
+	if (!atomic_load(&running)) {
 		hw_say("cannot start the clock thread: no dumps will be written");
 	}
 }
 
+void hw_clock_pause(void)
+{
+	if (!atomic_exchange(&running, false))
+		return;
+	atomic_store(&stopping, true);
+	/* Not only a wake-up: the thread may be on its way into futex_wait, which must then find another value. It takes no
+	 * dump, since it looks at `stopping` first, and starts again from `finished`. */
+	atomic_fetch_add(&wanted, 1);
+	futex_wake(&wanted);
+	pthread_join(thread, NULL);
+	atomic_store(&finished, atomic_load(&wanted));
+	atomic_store(&stopping, false);
+	/* The join returns before the kernel has taken the thread off the process's count. */
+	for (int i = 0; i < 10000 && syscall(SYS_tgkill, getpid(), atomic_load(&thread_id), 0) == 0; i++)
+		sched_yield();
+}
+
+void hw_clock_resume(void)
+{
+	if (!atomic_load(&running))
+		atomic_store(&running, spawn());
+}
+
 void hw_clock_forked(void)
 {
+	first_due();
+	atomic_store(&stopping, false);
 	atomic_store(&wanted, 0);
 	atomic_store(&finished, 0);
 	atomic_store(&running, spawn()); /* without words: the parent's stderr is not the place for a child's thread limit */
@@ -129,6 +163,7 @@ void hw_clock_forked(void)
 
 bool hw_clock_request_exit_dump(unsigned timeout_ms)
 {
+	hw_clock_resume(); /* paused by a fork, and nothing has resumed it yet */
 	if (!atomic_load(&running))
 		return false;
 	uint32_t mine = atomic_fetch_add(&wanted, 1) + 1;

@@ -10,6 +10,10 @@ void hw_clock_start(void);
  * callable from anywhere outside the sampling hook. */
 bool hw_clock_request_exit_dump(unsigned timeout_ms);
 
+/* Ends the thread and waits until the kernel counts it no more; starts it again where it left off. */
+void hw_clock_pause(void);
+void hw_clock_resume(void);
+
 /* In the child of a fork: the parent's thread is not here; starts one of our own. */
 void hw_clock_forked(void);
 

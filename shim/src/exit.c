@@ -46,14 +46,14 @@ __attribute__((destructor)) static void at_unload(void)
 	leave();
 }
 
-__attribute__((noreturn)) void _exit(int status)
+HW_EXPORT __attribute__((noreturn)) void _exit(int status)
 {
 	leave();
 	for (;;)
 		syscall(SYS_exit_group, status);
 }
 
-__attribute__((noreturn)) void _Exit(int status)
+HW_EXPORT __attribute__((noreturn)) void _Exit(int status)
 {
 	_exit(status);
 }
@@ -154,6 +154,17 @@ void hw_exit_init(void)
 		}
 		*(void **)symbols[i].to = s;
 	}
+}
+
+static int run_soon(void *fn)
+{
+	((void (*)(void))fn)();
+	return 0;
+}
+
+bool hw_exit_call_soon(void (*fn)(void))
+{
+	return py.add_pending_call && py.is_initialized() && py.add_pending_call(run_soon, (void *)fn) == 0;
 }
 
 void hw_exit_forked(void)

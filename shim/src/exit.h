@@ -10,6 +10,10 @@ void hw_exit_init(void);
 bool hw_exit_armed(void);
 void hw_exit_arm(void);
 
+/* Has the interpreter call fn in its main thread, soon, between two bytecodes. False if there is none to ask. Callable from
+ * any thread, GIL held or not. */
+bool hw_exit_call_soon(void (*fn)(void));
+
 /* In the child of a fork: an exit dump of its own is due. */
 void hw_exit_forked(void);
 

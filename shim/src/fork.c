@@ -14,10 +14,13 @@
 #include "dump.h"
 #include "exit.h"
 #include "identity.h"
+#include "out.h"
+#include "pyframes.h"
 #include "sample.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -32,8 +35,36 @@ void hw_fork_allow(void)
 	pthread_mutex_unlock(&mutex);
 }
 
+/* From 3.12 on os.fork() warns in a process with more than one thread, counted by the kernel. A program that has only its
+ * main thread shall not get that warning for the clock: it is stopped over the fork, and the interpreter starts it again
+ * after the count, at the main thread's next bytecode. In any other thread, or with other threads about, the warning is
+ * there without us. (Modules/posixmodule.c, warn_about_fork_with_threads, called before PyOS_AfterFork_Parent.) */
+#define WARNS_FROM_MINOR 12
+
+static bool paused;
+
+static void prepare(void)
+{
+	if (hw_py_minor() >= WARNS_FROM_MINOR && syscall(SYS_gettid) == getpid() && hw_stat_field(HW_STAT_THREADS) == 2) {
+		hw_clock_pause();
+		paused = true;
+	}
+	hw_fork_hold_off();
+}
+
+static void parent(void)
+{
+	hw_fork_allow();
+	if (paused) {
+		paused = false;
+		if (!hw_exit_call_soon(hw_clock_resume))
+			hw_clock_resume();
+	}
+}
+
 static void child(void)
 {
+	paused = false;
 	hw_fork_allow();
 	hw_sample_forked();
 	hw_identity.pid = (int)getpid();
@@ -53,5 +84,5 @@ static void child(void)
 
 void hw_fork_init(void)
 {
-	pthread_atfork(hw_fork_hold_off, hw_fork_allow, child);
+	pthread_atfork(prepare, parent, child);
 }

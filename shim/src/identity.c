@@ -51,21 +51,6 @@ void hw_identity_environment(void)
 	copy_variable(resource_attributes, sizeof resource_attributes, "OTEL_RESOURCE_ATTRIBUTES");
 }
 
-/* Start in clock ticks since boot. The command name in field 2 may hold anything, so fields count from its last ')'. */
-static uint64_t read_start_ticks(void)
-{
-	char buf[1024];
-	if (hw_read_file("/proc/self/stat", buf, sizeof buf) <= 0)
-		return 0;
-	const char *p = strrchr(buf, ')');
-	for (int field = 2; p && field < 22; field++) {
-		p = strchr(p, ' ');
-		if (p)
-			p++;
-	}
-	return p ? strtoull(p, NULL, 10) : 0;
-}
-
 static uint64_t clock_ns(clockid_t id)
 {
 	struct timespec t;
@@ -81,7 +66,7 @@ void hw_identity_read(void)
 	id->host[sizeof id->host - 1] = 0;
 	id->pid = (int)getpid();
 	id->parent_pid = (int)getppid();
-	id->start_ticks = read_start_ticks();
+	id->start_ticks = hw_stat_field(HW_STAT_START);
 	uint64_t since_boot = id->start_ticks * (1000000000ull / (uint64_t)sysconf(_SC_CLK_TCK));
 	id->start_unix_nano = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_BOOTTIME) + since_boot;
 	char safe[sizeof id->host];

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -124,4 +125,19 @@ long hw_read_file(const char *path, char *buf, size_t cap)
 	buf[n] = 0;
 	close(fd);
 	return (long)n;
+}
+
+uint64_t hw_stat_field(int field)
+{
+	char buf[1024];
+	if (hw_read_file("/proc/self/stat", buf, sizeof buf) <= 0)
+		return 0;
+	/* The command name in field 2 may hold anything: fields count from its last ')'. */
+	const char *p = strrchr(buf, ')');
+	for (int at = 2; p && at < field; at++) {
+		p = strchr(p, ' ');
+		if (p)
+			p++;
+	}
+	return p ? strtoull(p, NULL, 10) : 0;
 }

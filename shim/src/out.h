@@ -26,4 +26,8 @@ int hw_out_end(struct hw_out *o); /* flushes; 0, or the errno of the first failu
 /* Reads at most cap - 1 bytes of a file and ends them with NUL. Length, or -1 with errno set. For /proc and /sys. */
 long hw_read_file(const char *path, char *buf, size_t cap);
 
+/* A number of /proc/self/stat by its place in proc(5); 0 if it can't be read. */
+enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
+uint64_t hw_stat_field(int field);
+
 #endif

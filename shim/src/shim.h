@@ -21,6 +21,9 @@
 
 #define HW_VERSION "0.1.0"
 
+/* Shown to the program: exports.map has its name, and so must the compiler. */
+#define HW_EXPORT __attribute__((visibility("default")))
+
 #define hw_likely(x) __builtin_expect(!!(x), 1)
 #define hw_unlikely(x) __builtin_expect(!!(x), 0)
 
