@@ -51,8 +51,8 @@ type builder struct {
 
 	mappings  map[int]*profile.Mapping
 	python    *profile.Mapping
-	functions map[row]*profile.Function
-	lines     map[pythonLine]uint32
+	functions map[string]*profile.Function // those that are no functions of the program, by name
+	lines     map[pythonLine]uint32        // of functions with several ids
 }
 
 type pythonLine struct {
@@ -72,29 +72,38 @@ func (b *builder) locate() {
 		return 0
 	})
 	b.mappings = map[int]*profile.Mapping{}
-	b.functions = map[row]*profile.Function{}
+	b.functions = map[string]*profile.Function{}
 	b.lines = map[pythonLine]uint32{}
 	n := len(b.table.addresses)
 	b.locations = make([]*profile.Location, n)
 	b.alias = make([]uint32, n)
 	arena := make([]profile.Location, n)
+	for _, address := range b.table.addresses {
+		if address>>48 == tokenTag {
+			b.tokens++
+		}
+	}
+	lines := make([]profile.Line, 0, b.tokens)
 	used := 0
 	for i, address := range b.table.addresses {
 		b.alias[i] = uint32(i)
 		l := &arena[used]
 		switch {
 		case address == noStack:
-			l.Line = []profile.Line{{Function: b.function(row{name: nameNoStack})}}
+			l.Line = []profile.Line{{Function: b.special(nameNoStack)}}
 		case address>>48 == tokenTag:
-			f, line := b.pythonFrame(address)
-			key := pythonLine{f, line}
-			if same, ok := b.lines[key]; ok {
-				b.alias[i] = same
-				continue
+			f, line, shared := b.pythonFrame(address)
+			if shared {
+				key := pythonLine{f, line}
+				if same, ok := b.lines[key]; ok {
+					b.alias[i] = same
+					continue
+				}
+				b.lines[key] = uint32(i)
 			}
-			b.lines[key] = uint32(i)
 			l.Mapping = b.pythonMapping()
-			l.Line = []profile.Line{{Function: f, Line: line}}
+			lines = append(lines, profile.Line{Function: f, Line: line})
+			l.Line = lines[len(lines)-1 : len(lines) : len(lines)]
 		default:
 			l.Address = address - 1
 			if m := b.find(l.Address); m >= 0 {
@@ -107,8 +116,9 @@ func (b *builder) locate() {
 		l.ID = uint64(used)
 		b.locations[i] = l
 	}
-	for i := range arena[:used] {
-		b.prof.Location = append(b.prof.Location, &arena[i])
+	b.prof.Location = make([]*profile.Location, used)
+	for i := range b.prof.Location {
+		b.prof.Location[i] = &arena[i]
 	}
 	if b.python != nil {
 		b.prof.Mapping = append(b.prof.Mapping, b.python)
@@ -118,36 +128,43 @@ func (b *builder) locate() {
 	}
 }
 
-// pythonFrame tells what a token stands for.
-func (b *builder) pythonFrame(token uint64) (*profile.Function, int64) {
+// pythonFrame tells what a token stands for, and whether another token may stand for the same.
+func (b *builder) pythonFrame(token uint64) (f *profile.Function, line int64, shared bool) {
 	switch token {
 	case tokenFramesLeftOut:
-		return b.function(row{name: nameFramesLeftOut}), 0
+		return b.special(nameFramesLeftOut), 0, false
 	case tokenWalkStopped:
-		return b.function(row{name: nameWalkStopped}), 0
+		return b.special(nameWalkStopped), 0, false
 	}
-	line := int64(token & (1<<tokenLineBits - 1))
+	line = int64(token & (1<<tokenLineBits - 1))
 	id := uint32(token >> tokenLineBits & (1<<tokenIDBits - 1))
 	if id == 0 {
-		return b.function(row{name: nameUnknownPython}), line
+		return b.special(nameUnknownPython), line, false
 	}
-	r, ok := b.rows[id]
-	if !ok {
+	r := b.rows[id]
+	if r == nil {
 		b.report.NamelessTokens++
-		r = row{name: "[unnamed python function " + strconv.FormatUint(uint64(id), 10) + "]"}
+		return b.special("[unnamed python function " + strconv.FormatUint(uint64(id), 10) + "]"), line, false
 	}
-	return b.function(r), line
+	if r.made == nil {
+		r.made = b.add(&profile.Function{Name: r.name, SystemName: r.name, Filename: r.file, StartLine: r.line})
+	}
+	return r.made, line, r.shared
 }
 
-func (b *builder) function(r row) *profile.Function {
-	f := b.functions[r]
+// special is a function that is none of the program's.
+func (b *builder) special(name string) *profile.Function {
+	f := b.functions[name]
 	if f == nil {
-		f = &profile.Function{
-			ID: uint64(len(b.prof.Function) + 1), Name: r.name, SystemName: r.name, Filename: r.file, StartLine: r.line,
-		}
-		b.functions[r] = f
-		b.prof.Function = append(b.prof.Function, f)
+		f = b.add(&profile.Function{Name: name, SystemName: name})
+		b.functions[name] = f
 	}
+	return f
+}
+
+func (b *builder) add(f *profile.Function) *profile.Function {
+	f.ID = uint64(len(b.prof.Function) + 1)
+	b.prof.Function = append(b.prof.Function, f)
 	return f
 }
 
@@ -193,34 +210,46 @@ func (b *builder) buildID(address uint64) string {
 
 // merge adds up equal stacks, in place. Only now are addresses known to mean the same location.
 func (b *builder) merge() {
-	for _, s := range b.stacks {
-		for i, f := range s.frames {
-			s.frames[i] = b.alias[f]
-		}
-	}
-	slots := make([]uint32, 1<<max(4, bitsFor(2*len(b.stacks))))
+	slots := make([]uint32, 1<<max(4, bitsFor(2*b.stacks.length)))
 	mask := uint64(len(slots) - 1)
-	kept := b.stacks[:0]
+	kept := 0
 next:
-	for _, s := range b.stacks {
-		h := uint64(len(s.frames))
-		for _, f := range s.frames {
-			h = hash(h ^ uint64(f))
+	for n := range b.stacks.length {
+		s := b.stacks.at(n)
+		frames := b.arena.get(s.frames)
+		h := uint64(len(frames))
+		for i, f := range frames {
+			frames[i] = b.alias[f]
+			h = hash(h ^ uint64(frames[i]))
 		}
 		for i := h >> 20 & mask; ; i = (i + 1) & mask {
 			if slots[i] == 0 {
-				kept = append(kept, s)
-				slots[i] = uint32(len(kept))
+				b.move(n, kept)
+				kept++
+				slots[i] = uint32(kept)
 				continue next
 			}
-			if same := &kept[slots[i]-1]; slices.Equal(same.frames, s.frames) {
+			to := int(slots[i] - 1)
+			if same := b.stacks.at(to); slices.Equal(b.arena.get(same.frames), frames) {
 				same.value.add(s.value)
-				same.shares = append(same.shares, s.shares...)
+				for _, share := range b.shares[n] {
+					b.shares[to] = addShare(b.shares[to], share)
+				}
 				continue next
 			}
 		}
 	}
-	b.stacks = kept
+	b.stacks.length = kept
+}
+
+func (b *builder) move(from, to int) {
+	if from == to {
+		return
+	}
+	*b.stacks.at(to) = *b.stacks.at(from)
+	if b.shares != nil {
+		b.shares[to] = b.shares[from]
+	}
 }
 
 func bitsFor(n int) int {
@@ -234,24 +263,25 @@ func bitsFor(n int) int {
 // samples makes the profile's samples, in blocks: a profile of 100,000 stacks is a handful of allocations.
 func (b *builder) samples() {
 	total := 0
-	for _, s := range b.stacks {
-		total += len(s.frames)
+	for n := range b.stacks.length {
+		total += len(b.arena.get(b.stacks.at(n).frames))
 	}
 	width := len(b.prof.SampleType)
 	first := len(values{}) - width
-	arena := make([]profile.Sample, 0, len(b.stacks))
+	arena := make([]profile.Sample, 0, b.stacks.length)
 	locations := make([]*profile.Location, 0, total)
-	numbers := make([]int64, 0, len(b.stacks)*width)
-	b.prof.Sample = make([]*profile.Sample, 0, len(b.stacks))
+	numbers := make([]int64, 0, b.stacks.length*width)
+	b.prof.Sample = make([]*profile.Sample, 0, b.stacks.length)
 
-	for _, s := range b.stacks {
+	for n := range b.stacks.length {
+		s := b.stacks.at(n)
 		start := len(locations)
-		for _, f := range s.frames {
+		for _, f := range b.arena.get(s.frames) {
 			locations = append(locations, b.locations[f])
 		}
 		at := locations[start:len(locations):len(locations)]
-		if len(s.shares) > 0 {
-			b.byThread(s, at, first)
+		if len(b.shares[n]) > 0 {
+			b.byThread(s.value, b.shares[n], at, first)
 			continue
 		}
 		start = len(numbers)
@@ -265,31 +295,20 @@ func (b *builder) samples() {
 		arena = append(arena, profile.Sample{Location: at, Value: v})
 		b.prof.Sample = append(b.prof.Sample, &arena[len(arena)-1])
 	}
-	if len(b.prof.Sample) < len(b.stacks) || b.report.CutStacks > 0 || b.report.GarbageLines > 0 {
+	if len(b.prof.Sample) < b.stacks.length || b.report.CutStacks > 0 || b.report.GarbageLines > 0 {
 		frames.Compact(b.prof) // there may be locations that only stacks without figures referred to
 	}
 }
 
 // byThread makes one sample for each thread name that the stack has.
-func (b *builder) byThread(s stack, at []*profile.Location, first int) {
-	merged := make([]threadShare, 0, len(s.shares))
-next:
-	for _, share := range s.shares {
-		for i := range merged {
-			if merged[i].name == share.name {
-				merged[i].value.add(share.value)
-				continue next
-			}
-		}
-		merged = append(merged, share)
-	}
-	for i, v := range split(s.value, merged) {
+func (b *builder) byThread(value values, shares []threadShare, at []*profile.Location, first int) {
+	for i, v := range split(value, shares) {
 		if !slices.ContainsFunc(v[first:], func(x int64) bool { return x != 0 }) {
 			continue
 		}
 		sample := &profile.Sample{Location: at, Value: slices.Clone(v[first:])}
-		if merged[i].name != "" {
-			sample.Label = map[string][]string{"thread_name": {merged[i].name}}
+		if shares[i].name != "" {
+			sample.Label = map[string][]string{"thread_name": {shares[i].name}}
 		}
 		b.prof.Sample = append(b.prof.Sample, sample)
 	}

@@ -21,7 +21,7 @@ const maxLeading = 100
 // dump: the summary of prof_leak (jemalloc#1977).
 func (p *parser) header() error {
 	for p.lines.next() {
-		line := bytes.TrimRight(p.lines.line, " \t\r")
+		line := trimRight(p.lines.line)
 		switch {
 		case p.lines.long && !bytes.HasPrefix(line, magic):
 			return p.errorf("%w: %s", ErrNotHeapV2, foreign(line))

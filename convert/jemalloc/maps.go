@@ -50,7 +50,7 @@ func parseMapping(line []byte) (m mapping, path []byte, ok bool) {
 	if m.offset, rest, ok = hexNumber(offset); !ok || len(rest) > 0 || len(perms) < 4 || len(device) == 0 || len(inode) == 0 {
 		return m, nil, false
 	}
-	return m, bytes.TrimLeft(line, " \t"), true
+	return m, trimLeft(line), true
 }
 
 // addressRange reads "start-end" in hexadecimal; an empty or backward range is none.
@@ -66,7 +66,7 @@ func addressRange(line []byte) (start, end uint64, rest []byte, ok bool) {
 
 // field cuts the next word off a line.
 func field(line []byte) (word, rest []byte) {
-	line = bytes.TrimLeft(line, " \t")
+	line = trimLeft(line)
 	if i := bytes.IndexAny(line, " \t"); i >= 0 {
 		return line[:i], line[i:]
 	}

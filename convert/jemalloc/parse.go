@@ -58,7 +58,7 @@ func Parse(r io.Reader, opts Options) (*Dump, error) {
 		return nil, err
 	}
 	for p.lines.next() {
-		p.one(bytes.TrimRight(p.lines.line, " \t\r"))
+		p.one(trimRight(p.lines.line))
 	}
 	if err := p.lines.failure(); err != nil {
 		return nil, fmt.Errorf("%s: reading byte %d: %w", opts.Name, p.lines.base, err)
@@ -88,33 +88,36 @@ type parser struct {
 	part        part
 	total       *counts // the header's own t*: line
 
-	table  *addressTable
-	arena  stackArena
-	frames []uint32
-	stacks []stack
+	table     *addressTable
+	arena     stackArena
+	addresses []uint64 // of the last @ line
+	frames    []uint32 // the same as numbers of the table
+	stacks    stackList
 	// open tells that the last @ line still waits for its t*: line, counted that it has it, so that thread lines belong.
 	open, counted bool
-	tokens        bool
+	tokens        int // distinct Python tokens, counted at the end
 
 	sumObjects, sumBytes  float64
 	singles, singlesClass int
 
 	threadNames map[uint64]string
-	threads     []threadShare
+	shares      map[int][]threadShare // by number of the stack
 
 	maps    []mapping
 	objects []object
-	rows    map[uint32]row
 	section *Section
 	handle  func(line []byte)
 	meta    Meta
+
+	rows      map[uint32]*row
+	rowTexts  map[rowText]*row
+	fileNames map[string]string
 }
 
 // stack is one @ entry: its frames as numbers of the address table, and its figures after scaling.
 type stack struct {
-	frames []uint32
+	frames stackFrames
 	value  values
-	shares []threadShare
 }
 
 // values are estimates in the order of the profile's sample types.
@@ -170,7 +173,7 @@ func (p *parser) drop(line []byte) {
 }
 
 func (p *parser) stackLine(line []byte) {
-	trimmed := bytes.TrimLeft(line, " \t")
+	trimmed := trimLeft(line)
 	switch {
 	case len(trimmed) == 0:
 	case trimmed[0] == '@':

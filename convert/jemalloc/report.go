@@ -80,7 +80,7 @@ func (p *parser) note(kind finding, line []byte) {
 func (p *parser) judge() {
 	r := &p.report
 	p.judgeMode()
-	if p.tokens || len(r.Sections) > 0 {
+	if p.tokens > 0 || len(r.Sections) > 0 {
 		for _, name := range []string{sectionMeta, sectionBuildIDs, sectionFrames} {
 			if !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == name }) {
 				r.Sections = append(r.Sections, Section{Name: name, Offset: -1, State: SectionMissing})

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+
+	"github.com/google/pprof/profile"
 )
 
 // Names of the shim's sections (docs/spool.md).
@@ -39,6 +41,13 @@ type object struct {
 
 // row is a line of HEAPWIRE_FRAMES: one Python function.
 type row struct {
+	name, file string
+	line       int64
+	shared     bool // several ids have this row's text
+	made       *profile.Function
+}
+
+type rowText struct {
 	name, file string
 	line       int64
 }
@@ -124,9 +133,30 @@ func (p *parser) frameLine(line []byte) {
 		return
 	}
 	if p.rows == nil {
-		p.rows = map[uint32]row{}
+		p.rows, p.rowTexts = map[uint32]*row{}, map[rowText]*row{}
 	}
-	p.rows[uint32(n)] = row{unescape(name), unescape(file), int64(l)}
+	text := rowText{unescape(name), p.fileName(file), int64(l)}
+	r := p.rowTexts[text]
+	if r == nil {
+		r = &row{name: text.name, file: text.file, line: text.line}
+		p.rowTexts[text] = r
+	} else {
+		r.shared = true
+	}
+	p.rows[uint32(n)] = r
+}
+
+// fileName keeps one string for the many functions of a file.
+func (p *parser) fileName(b []byte) string {
+	if s, ok := p.fileNames[string(b)]; ok {
+		return s
+	}
+	if p.fileNames == nil {
+		p.fileNames = map[string]string{}
+	}
+	s := unescape(b)
+	p.fileNames[string(b)] = s
+	return s
 }
 
 var unescaper = strings.NewReplacer(`\t`, "\t", `\n`, "\n", `\r`, "\r", `\\`, `\`)

@@ -22,7 +22,7 @@ const maxEstimate = 1 << 60
 func (p *parser) stackFrames(line []byte) {
 	p.endStack()
 	p.open = true
-	p.frames = p.frames[:0]
+	p.addresses = p.addresses[:0]
 	garbage := false
 	if p.lines.long {
 		line = line[:bytes.LastIndexByte(line, ' ')+1] // the last address may have lost its end
@@ -52,15 +52,13 @@ func (p *parser) stackFrames(line []byte) {
 			}
 			continue
 		}
-		if len(p.frames) == maxDepth {
+		if len(p.addresses) == maxDepth {
 			p.report.DeepStacks++
 			break
 		}
-		if address>>48 == tokenTag {
-			p.tokens = true
-		}
-		p.frames = append(p.frames, p.table.id(address))
+		p.addresses = append(p.addresses, address)
 	}
+	p.frames = p.table.ids(p.frames[:0], p.addresses)
 	if garbage {
 		p.garbage(line)
 	}
@@ -113,7 +111,7 @@ func (p *parser) addStack(c counts, line []byte) {
 	if c.objects == 0 {
 		p.report.IdleStacks++
 	}
-	p.stacks = append(p.stacks, stack{frames: p.arena.add(p.frames), value: v})
+	p.stacks.add(stack{frames: p.arena.add(p.frames), value: v})
 }
 
 // estimate scales both pairs of a line. Objects without bytes cannot be: the allocator's smallest object has 8.
@@ -157,7 +155,7 @@ func parseCounts(b []byte) (c counts, rest []byte, ok bool) {
 	if b, ok = char(b, ']'); !ok {
 		return c, nil, false
 	}
-	return c, bytes.TrimLeft(b, " \t"), true
+	return c, trimLeft(b), true
 }
 
 // number reads blanks and an unsigned decimal number of 64 bits.

@@ -42,15 +42,21 @@ func (p *parser) threadLine(line []byte) {
 		p.garbage(line)
 		return
 	}
-	s := &p.stacks[len(p.stacks)-1]
-	name2 := p.threadNames[uid]
-	for i := range s.shares {
-		if s.shares[i].name == name2 {
-			s.shares[i].value.add(v)
-			return
+	if p.shares == nil {
+		p.shares = map[int][]threadShare{}
+	}
+	n := p.stacks.length - 1
+	p.shares[n] = addShare(p.shares[n], threadShare{p.threadNames[uid], v})
+}
+
+func addShare(to []threadShare, s threadShare) []threadShare {
+	for i := range to {
+		if to[i].name == s.name {
+			to[i].value.add(s.value)
+			return to
 		}
 	}
-	s.shares = append(s.shares, threadShare{name2, v})
+	return append(to, s)
 }
 
 func (v *values) add(w values) {
