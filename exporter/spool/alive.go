@@ -114,3 +114,9 @@ func (m machine) stat(pid int) (procStat, error) {
 	}
 	return st, nil
 }
+
+// StartTicks gives what tells a process of this machine from others of the same pid: field 22 of /proc/<pid>/stat.
+func StartTicks(pid int) (uint64, error) {
+	st, err := thisMachine().stat(pid)
+	return st.start, err
+}

@@ -124,6 +124,39 @@ func (p *Process) Name() string { return p.name }
 // Path is the process folder's absolute path.
 func (p *Process) Path() string { return p.path }
 
+// Alive lists the process folders whose process is known to live, whoever has claimed them.
+func (s *Spool) Alive() []string {
+	found, _ := s.Processes()
+	var alive []string
+	for _, name := range found {
+		// Reading needs no claim.
+		if p, err := s.look(name); err == nil {
+			if p.State() == Alive {
+				alive = append(alive, name)
+			}
+			p.dir.Close()
+		}
+	}
+	return alive
+}
+
+func (s *Spool) look(name string) (*Process, error) {
+	from, err := parseFolderName(name)
+	if err != nil {
+		return nil, err
+	}
+	root, err := s.root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	dir, err := openDir(root, name)
+	if err != nil {
+		return nil, err
+	}
+	return &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir}, nil
+}
+
 // Identity reads process.json. What the file does not say is filled in from the folder's name, so the result can be used
 // even beside an error.
 func (p *Process) Identity() (Identity, error) {
