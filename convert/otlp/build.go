@@ -31,7 +31,6 @@ const (
 	frameTypeNative = "native"
 )
 
-
 // Options is what a pprof profile does not say about itself.
 type Options struct {
 	// Resource are the attributes of the process the profile is from: string, bool, int, int64, float64 or []any.

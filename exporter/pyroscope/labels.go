@@ -1,0 +1,133 @@
+package pyroscope
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/heapwire/heapwire/exporter/sink"
+)
+
+const (
+	maxLabels      = 20 // ours; the server takes 30 names, and the labels of samples count too
+	maxLabelName   = 1024
+	maxLabelValue  = 2048 // both: pkg/validation of the server
+	metricName     = "memory"
+	labelMetric    = "__name__"
+	labelService   = "service_name"
+	reservedPrefix = "__"
+)
+
+type label struct{ name, value string }
+
+// renamed are resource attributes that Grafana and Pyroscope know under another label name.
+var renamed = []struct{ attr, label string }{
+	{"service.namespace", "service_namespace"},
+	{"service.version", "service_version"},
+	{"deployment.environment.name", "deployment"},
+	{"deployment.environment", "deployment"},
+	{"k8s.namespace.name", "namespace"},
+	{"k8s.pod.name", "pod"},
+	{"k8s.container.name", "container"},
+	{"k8s.node.name", "node"},
+	{"k8s.job.name", "job"},
+	{"vcs.ref.head.revision", "service_git_ref"},
+	{"vcs.repository.url.full", "service_repository"},
+}
+
+// unbounded are attributes with a new value for every process or pod: as labels they would grow the index without end.
+var unbounded = []string{"service.instance.id", "container.id", "host.id", "k8s.pod.uid", "k8s.replicaset.uid", "telemetry."}
+
+// labels gives the series an item belongs to, sorted by name. There is no pid, step or file name among them.
+func labels(it *sink.Item) []label {
+	var out []label
+	add := func(name, value string) {
+		name, value = labelName(name), labelValue(value)
+		if name == "" || value == "" || len(out) >= maxLabels ||
+			slices.ContainsFunc(out, func(l label) bool { return l.name == name }) {
+			return
+		}
+		out = append(out, label{name, value})
+	}
+	out = append(out, label{labelMetric, metricName}, label{"__delta__", "false"})
+	id := it.Identity
+	service := id.ServiceName
+	if service == "" {
+		service = "unknown_service"
+	}
+	add(labelService, service)
+	add("memory_kind", it.Kind)
+	add("device", it.Device)
+	add("view", it.View)
+	add("rank", id.Rank)
+	add("local_rank", id.LocalRank)
+	add("world_size", id.WorldSize)
+	for _, r := range renamed {
+		add(r.label, id.Resource[r.attr])
+	}
+	add("hostname", id.Host)
+	var rest []string
+	for k := range id.Resource {
+		known := strings.HasPrefix(k, "process.") ||
+			slices.ContainsFunc(renamed, func(r struct{ attr, label string }) bool { return r.attr == k }) ||
+			slices.ContainsFunc(unbounded, func(u string) bool { return k == u || strings.HasSuffix(u, ".") && strings.HasPrefix(k, u) })
+		if !known {
+			rest = append(rest, k)
+		}
+	}
+	slices.Sort(rest)
+	for _, k := range rest {
+		add(k, id.Resource[k])
+	}
+	slices.SortFunc(out, func(a, b label) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// labelName turns an attribute key into a label name: dotted names are hidden from most of Pyroscope's clients. It is ""
+// for what cannot be one.
+func labelName(s string) string {
+	if strings.HasPrefix(s, reservedPrefix) || len(s) > maxLabelName {
+		return ""
+	}
+	s = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '_'
+	}, s)
+	if s != "" && s[0] >= '0' && s[0] <= '9' {
+		s = "_" + s
+	}
+	if strings.HasPrefix(s, reservedPrefix) {
+		return ""
+	}
+	return s
+}
+
+func labelValue(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxLabelValue {
+		return s
+	}
+	cut := maxLabelValue
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut]
+}
+
+// describe names a series in messages.
+func describe(ls []label) string {
+	var b strings.Builder
+	for _, l := range ls {
+		if strings.HasPrefix(l.name, reservedPrefix) {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(l.name + "=" + strconv.Quote(l.value))
+	}
+	return "{" + b.String() + "}"
+}
