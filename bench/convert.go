@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heapwire/heapwire/convert"
+	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
 	"github.com/heapwire/heapwire/convert/otlp"
 )
 
@@ -17,12 +18,17 @@ func measureConvert(w io.Writer) error {
 	// One core, the collector included: what the budget is about.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 
-	fmt.Fprintf(w, "\nDump to pprof to OTLP, %d frames a stack (%d Python), MB of dump a second on one core\n\n",
-		nativeFrames+pythonFrames, pythonFrames)
+	fmt.Fprintln(w, "\nDump to pprof to OTLP, stacks of 20 to 40 frames, half of them Python's, MB of dump a second on one core")
+	fmt.Fprintln(w)
 	fmt.Fprintln(w, "| stacks | dump MB | dump → pprof | pprof → `.pb.gz` | pprof → OTLP | dump → pprof → OTLP | OTLP ÷ dump | memory ÷ dump |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|")
 	for _, stacks := range []int{1_000, 10_000, 100_000} {
-		input := dump(stacks)
+		var text bytes.Buffer
+		shape := dumpgen.Options{Stacks: stacks, Depth: 40, PythonDepth: 20, Functions: min(stacks*2, 20_000)}
+		if err := dumpgen.Write(&text, shape); err != nil {
+			return err
+		}
+		input := text.Bytes()
 		var heap *convert.Heap
 		parse, err := speed(len(input), func() (err error) {
 			heap, err = convert.HeapDump(bytes.NewReader(input), convert.Options{Name: "bench"})

@@ -226,7 +226,7 @@ func TestProgramsWithoutAnInterpreterAreLeftAlone(t *testing.T) {
 func TestEveryProgramIsATargetWhenAsked(t *testing.T) {
 	t.Parallel()
 	spool := filepath.Join(t.TempDir(), "spool")
-	j := startPreloaded(t, spool, []string{"HEAPWIRE_TARGET=all"}, "bash", "-c", "echo $$")
+	j := startPreloaded(t, spool, []string{"HEAPWIRE_TARGET=all"}, "bash", "-c", "printf -v x %0999999d 0; echo $$")
 	j.succeed()
 	pid, err := strconv.Atoi(strings.TrimSpace(j.stdout.String()))
 	if err != nil {
