@@ -12,7 +12,6 @@
 #include "alloc.h"
 
 #include "config.h"
-#include "native.h"
 #include "sample.h"
 
 #include <errno.h>
@@ -57,12 +56,25 @@ static bool get_bool(const char *name)
 
 static bool unbiased = true;
 
+/* Whether the malloc that the program's references are bound to is this one: not to be seen from its address, which in a
+ * program that is not position-independent is a stub in the program itself. */
+static bool serves_the_program(void)
+{
+	void *(*volatile program_malloc)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
+	void (*volatile program_free)(void *) = (void (*)(void *))dlsym(RTLD_DEFAULT, "free");
+	uint64_t before = 0, after = 0;
+	get("thread.allocated", &before, sizeof before);
+	void *p = program_malloc(64);
+	get("thread.allocated", &after, sizeof after);
+	program_free(p);
+	return after > before;
+}
+
 const char *hw_alloc_check(void)
 {
 	const char *conf = secure_getenv("MALLOC_CONF");
 	unbiased = !conf || !strstr(conf, "prof_unbias:false");
-	void *(*m)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
-	if (!hw_native_is_self((uintptr_t)m))
+	if (!serves_the_program())
 		return "another malloc comes before heapwire's: put libheapwire.so first in LD_PRELOAD";
 	if (!get_bool("config.prof"))
 		return "the jemalloc that was linked in cannot profile (config.prof is false)";

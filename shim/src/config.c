@@ -110,6 +110,22 @@ static bool parse_number(const char *s, const struct unit *u, uint64_t *v)
 	return false;
 }
 
+/* Made absolute at start: the job may change its folder later. */
+static bool absolute(const char *s, char *to)
+{
+	size_t n = 0;
+	if (*s != '/') {
+		if (!getcwd(to, sizeof hw_config.spool))
+			return false;
+		n = strlen(to);
+		if (n + 1 + strlen(s) >= sizeof hw_config.spool)
+			return false;
+		to[n++] = '/';
+	}
+	strcpy(to + n, s);
+	return true;
+}
+
 static bool set(const struct row *r, const char *s)
 {
 	uint64_t n;
@@ -121,8 +137,7 @@ static bool set(const struct row *r, const char *s)
 	case T_PATH:
 		if (strlen(s) >= sizeof hw_config.spool)
 			return false;
-		strcpy(r->to, s);
-		return true;
+		return absolute(s, r->to);
 	case T_DURATION:
 		if (!parse_number(s, durations, &n) || (n && (n < r->min || n > r->max)))
 			return false;
@@ -148,6 +163,7 @@ static void default_spool(void)
 
 void hw_config_read(void)
 {
+	hw_config = (struct hw_config){0};
 	for (size_t i = 0; i < NROWS; i++) {
 		const struct row *r = &rows[i];
 		if (r->type == T_PATH)
@@ -159,6 +175,8 @@ void hw_config_read(void)
 			continue;
 		if (!set(r, s)) {
 			bad[i] = true;
+			if (r->type == T_PATH)
+				default_spool();
 			continue;
 		}
 		if (r->to == hw_config.spool)

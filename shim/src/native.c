@@ -150,6 +150,12 @@ struct cie {
 	struct cur program;
 };
 
+/* An offset in units of the CIE's data alignment. Wraps: an offset that big is refused later. */
+static int64_t scaled(uint64_t v, const struct cie *cie)
+{
+	return (int64_t)(v * (uint64_t)cie->data_align);
+}
+
 static void saved(struct regs *r, uint64_t reg, int64_t off)
 {
 	if (reg == 6) {
@@ -185,7 +191,7 @@ static bool run(struct cur c, const struct cie *cie, uint64_t loc, uint64_t ip, 
 				return true;
 			continue;
 		case 0x80: /* offset */
-			saved(r, op & 63, (int64_t)uleb(&c) * cie->data_align);
+			saved(r, op & 63, scaled(uleb(&c), cie));
 			continue;
 		case 0xc0: /* restore */
 			reg = op & 63;
@@ -208,7 +214,7 @@ static bool run(struct cur c, const struct cie *cie, uint64_t loc, uint64_t ip, 
 			break;
 		case 0x05: /* offset_extended */
 			reg = uleb(&c);
-			saved(r, reg, (int64_t)uleb(&c) * cie->data_align);
+			saved(r, reg, scaled(uleb(&c), cie));
 			break;
 		case 0x06: /* restore_extended */
 			reg = uleb(&c);
@@ -279,14 +285,14 @@ static bool run(struct cur c, const struct cie *cie, uint64_t loc, uint64_t ip, 
 		}
 		case 0x11: /* offset_extended_sf */
 			reg = uleb(&c);
-			saved(r, reg, sleb(&c) * cie->data_align);
+			saved(r, reg, scaled((uint64_t)sleb(&c), cie));
 			break;
 		case 0x12: /* def_cfa_sf */
 			r->cfa_reg = uleb(&c);
-			r->cfa_off = sleb(&c) * cie->data_align;
+			r->cfa_off = scaled((uint64_t)sleb(&c), cie);
 			break;
 		case 0x13: /* def_cfa_offset_sf */
-			r->cfa_off = sleb(&c) * cie->data_align;
+			r->cfa_off = scaled((uint64_t)sleb(&c), cie);
 			break;
 		case 0x14: /* val_offset, val_offset_sf */
 		case 0x15:

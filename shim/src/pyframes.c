@@ -88,7 +88,7 @@ static bool chars(const char *o, struct hw_chars *c)
 /* ---------------------------------------------------------------- line tables */
 
 /* 3.8, 3.9: co_lnotab, pairs of (bytes, signed lines); Objects/lnotab_notes.txt. */
-static int32_t line_lnotab(const uint8_t *p, const uint8_t *end, int64_t addr, int32_t line)
+static int64_t line_lnotab(const uint8_t *p, const uint8_t *end, int64_t addr, int64_t line)
 {
 	int64_t a = 0;
 	for (; p + 1 < end; p += 2) {
@@ -101,10 +101,10 @@ static int32_t line_lnotab(const uint8_t *p, const uint8_t *end, int64_t addr, i
 }
 
 /* 3.10: PEP 626, pairs of (length, signed lines); -128: no line for this range. */
-static int32_t line_pep626(const uint8_t *p, const uint8_t *end, int64_t addr, int32_t first)
+static int64_t line_pep626(const uint8_t *p, const uint8_t *end, int64_t addr, int64_t first)
 {
 	int64_t a = 0;
-	int32_t line = first;
+	int64_t line = first;
 	for (; p + 1 < end; p += 2) {
 		a += p[0];
 		int8_t d = (int8_t)p[1];
@@ -119,10 +119,10 @@ static int32_t line_pep626(const uint8_t *p, const uint8_t *end, int64_t addr, i
 /* 3.11+: location table, Objects/locations.md. First byte 1cccclll: code c, l + 1 code units of two bytes. Codes 13 and 14
  * start with a signed varint of lines (6 bits a byte, bit 6 = more, sign lowest), 10 - 12 add 0 - 2, 15 has no line (the
  * last one seen counts), the others stay on the line. */
-static int32_t line_location(const uint8_t *p, const uint8_t *end, int64_t addr, int32_t first)
+static int64_t line_location(const uint8_t *p, const uint8_t *end, int64_t addr, int64_t first)
 {
 	int64_t a = 0;
-	int32_t line = first, last = first;
+	int64_t line = first, last = first;
 	while (p < end) {
 		unsigned code = *p >> 3 & 15;
 		a += ((*p & 7) + 1) * 2;
@@ -134,9 +134,9 @@ static int32_t line_location(const uint8_t *p, const uint8_t *end, int64_t addr,
 				if (!(*q & 64))
 					break;
 			}
-			line += v & 1 ? -(int32_t)(v >> 1) : (int32_t)(v >> 1);
+			line += v & 1 ? -(int64_t)(v >> 1) : (int64_t)(v >> 1);
 		} else if (code >= 10 && code <= 12) {
-			line += (int32_t)code - 10;
+			line += (int64_t)code - 10;
 		}
 		if (a > addr)
 			return code == 15 ? last : line;
@@ -150,15 +150,14 @@ static int32_t line_location(const uint8_t *p, const uint8_t *end, int64_t addr,
 
 static int32_t line_of(const char *code, const char *table, int64_t size, int64_t addr)
 {
-	int32_t first = load_i32(code, L.co_first);
-	if (addr < 0 || !table)
-		return first;
-	const uint8_t *p = (const uint8_t *)table + HW_BYTES_DATA, *end = p + size;
-	if (L.minor < 10)
-		return line_lnotab(p, end, addr, first);
-	if (L.minor == 10)
-		return line_pep626(p, end, addr, first);
-	return line_location(p, end, addr, first);
+	int64_t line = load_i32(code, L.co_first);
+	if (addr >= 0 && table) {
+		const uint8_t *p = (const uint8_t *)table + HW_BYTES_DATA, *end = p + size;
+		line = L.minor < 10    ? line_lnotab(p, end, addr, line)
+		       : L.minor == 10 ? line_pep626(p, end, addr, line)
+				       : line_location(p, end, addr, line);
+	}
+	return line < 0 || line > HW_LINE_MAX ? 0 : (int32_t)line;
 }
 
 /* Walking a table is linear in its length, so lines of long tables are kept: a lossy cache whose key is stored XOR the
@@ -206,8 +205,6 @@ uint64_t hw_py_encode(const struct hw_pyframe *f)
 			atomic_store_explicit(&e->key, key ^ (uint64_t)(uint32_t)line, memory_order_release);
 		}
 	}
-	if (line < 0 || line > (int32_t)HW_LINE_MAX)
-		line = 0;
 	return HW_TAG | (uint64_t)id << HW_LINE_BITS | (uint32_t)line;
 }
 
