@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/pprof/profile"
 
@@ -108,8 +109,6 @@ func (b *builder) locate() {
 			l.Address = address - 1
 			if m := b.find(l.Address); m >= 0 {
 				l.Mapping = b.mapping(m)
-			} else {
-				b.report.UnmappedFrames++
 			}
 		}
 		used++
@@ -143,8 +142,7 @@ func (b *builder) pythonFrame(token uint64) (f *profile.Function, line int64, sh
 	}
 	r := b.rows[id]
 	if r == nil {
-		b.report.NamelessTokens++
-		return b.special("[unnamed python function " + strconv.FormatUint(uint64(id), 10) + "]"), line, false
+		return b.special(nameUnnamedPython + strconv.FormatUint(uint64(id), 10) + "]"), line, false
 	}
 	if r.made == nil {
 		r.made = b.add(&profile.Function{Name: r.name, SystemName: r.name, Filename: r.file, StartLine: r.line})
@@ -297,6 +295,15 @@ func (b *builder) samples() {
 	}
 	if len(b.prof.Sample) < b.stacks.length || b.report.CutStacks > 0 || b.report.GarbageLines > 0 {
 		frames.Compact(b.prof) // there may be locations that only stacks without figures referred to
+	}
+	for _, l := range b.prof.Location {
+		switch {
+		case l.Mapping == nil && len(l.Line) == 0:
+			b.report.UnmappedFrames++
+			b.beyond = b.beyond || b.beyondMappings(l.Address)
+		case l.Mapping == b.python && b.python != nil && strings.HasPrefix(l.Line[0].Function.Name, nameUnnamedPython):
+			b.report.NamelessTokens++
+		}
 	}
 }
 

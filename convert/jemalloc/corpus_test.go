@@ -44,15 +44,21 @@ type expectedStack struct {
 	Frames  []string `json:"frames_below_allocator"`
 }
 
-// testdata finds the shared corpus: $HEAPWIRE_TESTDATA, or the folder beside the repository.
-func testdata(t testing.TB) string {
-	dir := os.Getenv("HEAPWIRE_TESTDATA")
+// findTestdata finds the shared corpus: $HEAPWIRE_TESTDATA, or the folder beside the repository.
+func findTestdata() (dir string, ok bool) {
+	dir = os.Getenv("HEAPWIRE_TESTDATA")
 	if dir == "" {
 		dir = filepath.Join("..", "..", "..", "shared", "data")
 	}
 	dir = filepath.Join(dir, "heapdumps")
-	if _, err := os.Stat(filepath.Join(dir, "EXPECTED.json")); err != nil {
-		t.Skipf("no corpus of heap dumps (set HEAPWIRE_TESTDATA to the folder that has heapdumps/): %v", err)
+	_, err := os.Stat(filepath.Join(dir, "EXPECTED.json"))
+	return dir, err == nil
+}
+
+func testdata(t testing.TB) string {
+	dir, ok := findTestdata()
+	if !ok {
+		t.Skipf("no corpus of heap dumps at %s: set HEAPWIRE_TESTDATA to the folder that has heapdumps/", dir)
 	}
 	return dir
 }

@@ -73,11 +73,12 @@ func field(line []byte) (word, rest []byte) {
 	return line, nil
 }
 
-// mappingsEnd tells whether the list ends as the kernel's does: with memory of its own ([stack], [vdso], [vsyscall],
-// [uprobes]), which lies above everything else.
-func (p *parser) mappingsEnd() bool {
+// beyondMappings tells whether an address lies above the whole list of mappings. The kernel lists them in ascending order
+// and the stack is above all code, so a list that ends below code was cut. An odd last frame, which is no address
+// (jemalloc PR #2610), is above what any processor addresses.
+func (p *parser) beyondMappings(address uint64) bool {
 	n := len(p.maps)
-	return n > 0 && strings.HasPrefix(p.maps[n-1].file, "[")
+	return address < 1<<56 && (n == 0 || address >= p.maps[n-1].end)
 }
 
 func (p *parser) sortMaps() {

@@ -104,6 +104,7 @@ type parser struct {
 	shares      map[int][]threadShare // by number of the stack
 
 	maps    []mapping
+	beyond  bool // a frame lies above all mappings
 	objects []object
 	section *Section
 	handle  func(line []byte)

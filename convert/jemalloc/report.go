@@ -93,8 +93,8 @@ func (p *parser) judge() {
 		r.Lost = "stacks may be missing, and native frames have no file"
 	case !p.lines.whole && !p.lines.long && len(r.Sections) == 0:
 		r.Lost = "the list of mappings is not whole; every stack is there"
-	case len(r.Sections) == 0 && r.UnmappedFrames > 0 && !p.mappingsEnd():
-		r.Lost = "the list of mappings may not be whole; every stack is there"
+	case len(r.Sections) == 0 && p.beyond:
+		r.Lost = "the list of mappings ends below code that ran; every stack is there"
 	case slices.ContainsFunc(r.Sections, func(s Section) bool { return s.State == SectionMissing }):
 		r.Lost = "sections are missing; every stack is there"
 	case last >= 0 && r.Sections[last].State == SectionCut:

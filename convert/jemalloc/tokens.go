@@ -16,4 +16,5 @@ const (
 	nameFramesLeftOut = "[frames left out]"
 	nameWalkStopped   = "[python walk stopped]"
 	nameUnknownPython = "[unknown python function]"
+	nameUnnamedPython = "[unnamed python function " // and its id, and "]"
 )
