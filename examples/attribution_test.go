@@ -118,7 +118,7 @@ func checkNative(t *testing.T, _ *job, truths []truth, profiles map[int]*profile
 }
 
 // The parent's model is the parent's alone and one worker leaks: the tree's folders add up to what was allocated once.
-func checkWorkers(t *testing.T, j *job, truths []truth, _ map[int]*profile.Profile) {
+func checkWorkers(t *testing.T, j *job, truths []truth, profiles map[int]*profile.Profile) {
 	if len(truths) != 5 {
 		t.Errorf("%d processes told a truth, want a parent and four workers", len(truths))
 	}
@@ -131,10 +131,10 @@ func checkWorkers(t *testing.T, j *job, truths []truth, _ map[int]*profile.Profi
 	if leaking != 1 {
 		t.Errorf("%d workers leaked, want 1", leaking)
 	}
-	checkTree(t, j, truths)
+	checkTree(t, j, truths, profiles)
 }
 
-func checkSubprocesses(t *testing.T, j *job, truths []truth, _ map[int]*profile.Profile) {
+func checkSubprocesses(t *testing.T, j *job, truths []truth, profiles map[int]*profile.Profile) {
 	if len(truths) != 2 {
 		t.Errorf("%d processes told a truth, want parent and child", len(truths))
 	}
@@ -145,11 +145,11 @@ func checkSubprocesses(t *testing.T, j *job, truths []truth, _ map[int]*profile.
 	if len(folders) != 2 {
 		t.Errorf("folders %v: want those of parent and child, none of a shell", folders)
 	}
-	checkTree(t, j, truths)
+	checkTree(t, j, truths, profiles)
 }
 
-// checkTree sums the newest profile of every process of the tree before its exit, helpers included.
-func checkTree(t *testing.T, j *job, truths []truth) {
+// checkTree sums the profiles of every process of the tree, helpers of multiprocessing included.
+func checkTree(t *testing.T, j *job, truths []truth, profiles map[int]*profile.Profile) {
 	t.Helper()
 	var want, got int64
 	for _, one := range truths {
@@ -157,35 +157,41 @@ func checkTree(t *testing.T, j *job, truths []truth) {
 			want += site.bytes()
 		}
 	}
-	newest := map[string]*profile.Profile{}
-	paths, err := j.profilePaths(0)
+	folders, err := filepath.Glob(filepath.Join(j.out, "*-*-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range paths { // in order of their sequence numbers
-		if strings.HasSuffix(path, ".interval.pb.gz") {
-			p, err := readProfile(path)
-			if err != nil {
+	for _, folder := range folders {
+		pid, err := pidOf(filepath.Base(folder))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		p := profiles[pid]
+		if p == nil { // a helper: it told no truth, any of its profiles will do
+			paths, err := j.profilePaths(pid)
+			if err != nil || len(paths) == 0 {
+				continue
+			}
+			if p, err = readProfile(paths[0]); err != nil {
 				t.Fatal(err)
 			}
-			newest[filepath.Dir(path)] = p
 		}
-	}
-	for _, p := range newest {
 		got += live(t, p, func(s *profile.Sample) bool {
 			f, ok := innermostPython(s)
 			return ok && strings.HasPrefix(f.file, here)
 		})
 	}
 	if !near(got, want) {
-		t.Errorf("the tree's %d processes hold %.2f MiB of the program's own, truth %.2f MiB", len(newest), mib(got), mib(want))
+		t.Errorf("the tree's %d processes hold %.2f MiB of the program's own, truth %.2f MiB", len(folders), mib(got), mib(want))
 	}
 }
 
 // Whoever resumed a generator or coroutine is among its callers.
 func checkGenerators(t *testing.T, _ *job, truths []truth, profiles map[int]*profile.Profile) {
 	p := profiles[truths[0].PID]
-	places := markedPlaces(t, filepath.Join(here, "cases/generators.py"))
+	program := filepath.Join(here, "cases/generators.py")
+	places := markedPlaces(t, program)
 	for site, callers := range map[string][]string{
 		"produce": {"consume", "main"},
 		"inner":   {"delegate", "consume", "main"},
@@ -194,7 +200,7 @@ func checkGenerators(t *testing.T, _ *job, truths []truth, profiles map[int]*pro
 	} {
 		found := false
 		for _, s := range p.Sample {
-			if f, ok := innermostPython(s); ok && f.line == places[site].line {
+			if f, ok := innermostPython(s); ok && f.file == program && f.line == places[site].line {
 				found = true
 				if missing := notCalled(s, callers); len(missing) > 0 {
 					t.Errorf("%s: callers %v are missing in %v", site, missing, frames(s))

@@ -6,12 +6,14 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/pprof/profile"
 
 	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
+	"github.com/heapwire/heapwire/exporter/pyroscope/pyroscopetest"
 )
 
 // leakTo runs leak_basic with some dumps on the way and returns every profile of its output folder.
@@ -69,6 +71,32 @@ func TestWhatArrivesOverOTLPIsWhatLiesOnDisk(t *testing.T) {
 			sameTotals(t, arrived, otlptest.PprofStacks(onDisk...))
 			t.Logf("%d requests for %d profiles, %d stacks, %v", len(received), len(onDisk), len(arrived), arrived.Sum())
 		})
+	}
+}
+
+// The same for Pyroscope's push API, served by code generated from its published definition.
+func TestWhatArrivesAtPyroscopeIsWhatLiesOnDisk(t *testing.T) {
+	t.Parallel()
+	server := pyroscopetest.Start()
+	t.Cleanup(server.Close)
+	onDisk := leakTo(t, "PYROSCOPE_SERVER_ADDRESS="+server.URL)
+	pushed := server.Profiles()
+	for _, p := range pushed {
+		withoutFiles(p)
+	}
+	arrived := otlptest.PprofStacks(pushed...)
+	sameTotals(t, arrived, otlptest.PprofStacks(onDisk...))
+	t.Logf("%d pushes for %d profiles, %d stacks, %v", len(pushed), len(onDisk), len(arrived), arrived.Sum())
+}
+
+// withoutFiles takes the file off the names of Python functions, "handle (server.py)": Pyroscope's flame graphs tell
+// functions apart by their names alone, so the sink puts it there.
+func withoutFiles(p *profile.Profile) {
+	for _, f := range p.Function {
+		name, file, ok := strings.Cut(strings.TrimSuffix(f.Name, ")"), " (")
+		if ok && strings.HasSuffix(f.Filename, file) {
+			f.Name = name
+		}
 	}
 }
 

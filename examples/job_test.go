@@ -178,12 +178,11 @@ func (j *job) profileAfter(pid int, moment int64) *profile.Profile {
 
 // profilePaths lists a process's profiles under the output folder in the order they were taken. Process 0 means any.
 func (j *job) profilePaths(pid int) ([]string, error) {
-	host := "*"
 	who := "*"
 	if pid != 0 {
 		who = strconv.Itoa(pid)
 	}
-	return filepath.Glob(filepath.Join(j.out, host+"-"+who+"-*", "*.pb.gz"))
+	return filepath.Glob(filepath.Join(j.out, "*-"+who+"-*", "*.pb.gz"))
 }
 
 func readProfile(path string) (*profile.Profile, error) {
@@ -208,16 +207,25 @@ func spoolPIDs(t *testing.T, spool string) map[int]string {
 	}
 	pids := map[int]string{}
 	for _, e := range entries {
-		fields := strings.Split(e.Name(), "-")
-		if !e.IsDir() || len(fields) < 3 {
-			continue
-		}
-		pid, err := strconv.Atoi(fields[len(fields)-2])
+		pid, err := pidOf(e.Name())
 		if err != nil {
-			t.Errorf("folder %s in the spool: %v", e.Name(), err)
+			t.Errorf("in the spool: %v", err)
 			continue
 		}
 		pids[pid] = filepath.Join(spool, e.Name())
 	}
 	return pids
+}
+
+// pidOf reads the process out of the name of its folder, <host>-<pid>-<start>.
+func pidOf(folder string) (int, error) {
+	fields := strings.Split(folder, "-")
+	if len(fields) != 3 {
+		return 0, fmt.Errorf("folder %q: want <host>-<pid>-<start>", folder)
+	}
+	pid, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0, fmt.Errorf("folder %q: %w", folder, err)
+	}
+	return pid, nil
 }
