@@ -25,7 +25,7 @@ type Process struct {
 	Dumps    int       // dumps converted
 	Last     time.Time // when the last of them was taken
 	Reason   string    // of the last dump
-	Live     int64     // live heap at the last dump, bytes
+	Live     int64     // live heap at the last dump before the interpreter freed what it held, bytes
 	Left     string    // why the folder is left in the spool; "" if it was removed
 }
 
@@ -33,17 +33,24 @@ type Process struct {
 type Growth struct {
 	Folder      string
 	Frames      []stack.Frame // the line charged first, then its callers
-	Via         stack.Frame   // what that line called natively; zero if nothing
+	Callees     []stack.Frame // what that line called natively, nearest first
 	First, Last int64
+
+	steady int64 // the least it held in the last dumps, less what it held in the first
 }
 
 // Bytes is what the stack grew by.
 func (g Growth) Bytes() int64 { return g.Last - g.First }
 
-// history remembers the first and the last profile of a process as sums by stack.
+// recent is how many of the last dumps a stack must have held more in than in the first to count as grown. What comes
+// and goes, such as a cache, is at a height in some dump only.
+const recent = 4
+
+// history remembers the first profile of a process and its last ones as sums by stack.
 type history struct {
-	first, last map[uint64]int64
-	frames      map[uint64]stack.StackRow
+	first  map[uint64]int64
+	last   []map[uint64]int64 // oldest first, at most recent, without the first
+	frames map[uint64]stack.StackRow
 }
 
 // snapshot is one profile, as much of it as history remembers.
@@ -66,24 +73,34 @@ func snapshotOf(p *profile.Profile) snapshot {
 }
 
 func (h *history) add(s snapshot) {
+	h.frames = s.frames
 	if h.first == nil {
 		h.first = s.sums
+		return
 	}
-	h.last, h.frames = s.sums, s.frames
+	if len(h.last) == recent {
+		h.last = slices.Delete(h.last, 0, 1)
+	}
+	h.last = append(h.last, s.sums)
 }
 
 func (h *history) growth(folder string) []Growth {
+	if len(h.last) == 0 {
+		return nil
+	}
 	var grown []Growth
-	for key, last := range h.last {
-		first := h.first[key]
-		if last <= first {
+	for key, last := range h.last[len(h.last)-1] {
+		first, least := h.first[key], last
+		for _, sums := range h.last {
+			least = min(least, sums[key])
+		}
+		if least <= first {
 			continue
 		}
 		row := h.frames[key]
-		g := Growth{Folder: folder, Frames: row.Frames[row.Charged:], First: first, Last: last}
-		if row.Charged > 0 {
-			g.Via = row.Frames[row.Charged-1]
-		}
+		g := Growth{Folder: folder, Frames: row.Frames[row.Charged:], First: first, Last: last, steady: least - first}
+		g.Callees = slices.Clone(row.Frames[:row.Charged])
+		slices.Reverse(g.Callees)
 		grown = append(grown, g)
 	}
 	return grown
@@ -116,7 +133,7 @@ func total(p *profile.Profile, sampleType string) int64 {
 
 func largest(grown []Growth, n int) []Growth {
 	slices.SortFunc(grown, func(a, b Growth) int {
-		return cmp.Or(cmp.Compare(b.Bytes(), a.Bytes()), cmp.Compare(a.Folder, b.Folder))
+		return cmp.Or(cmp.Compare(b.steady, a.steady), cmp.Compare(b.Bytes(), a.Bytes()), cmp.Compare(a.Folder, b.Folder))
 	})
 	return grown[:min(n, len(grown))]
 }

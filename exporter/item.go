@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -56,7 +57,7 @@ func (p *Pipeline) item(e *entry) (*sink.Item, error) {
 	}
 	p.mu.Lock()
 	for _, w := range warnings {
-		p.warn(e.path() + ": " + strings.TrimPrefix(w, e.path()+": "))
+		p.note(slog.LevelInfo, e.path()+": "+strings.TrimPrefix(w, e.path()+": "))
 	}
 	p.mu.Unlock()
 	p.converted.put(e, item)

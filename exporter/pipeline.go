@@ -72,6 +72,7 @@ type process struct {
 	entries  map[string]*entry
 	summary  Process
 	history  history
+	exiting  bool // an exit dump was seen
 	drainAt  time.Time
 }
 
@@ -347,7 +348,10 @@ func (p *Pipeline) take(e *entry) {
 	s := &e.process.summary
 	s.Dumps++
 	s.Last, s.Reason = item.Time, item.Reason
-	if item.Kind == hostKind {
+	e.process.exiting = e.process.exiting || item.Reason == "exit"
+	// An interpreter frees what it held before the process exits. That says nothing about the job.
+	torn := e.process.exiting && now.live < s.Live
+	if item.Kind == hostKind && !torn {
 		s.Live = now.live
 		e.process.history.add(now)
 	}
@@ -485,8 +489,11 @@ func (p *Pipeline) complain(err error) {
 	p.warn(err.Error())
 }
 
-// warn counts a warning and logs it unless it was logged before. It is called with p.mu held.
-func (p *Pipeline) warn(text string) {
+// warn is called with p.mu held.
+func (p *Pipeline) warn(text string) { p.note(slog.LevelWarn, text) }
+
+// note counts a warning and logs it unless it was logged before. It is called with p.mu held.
+func (p *Pipeline) note(level slog.Level, text string) {
 	const remembered = 1000
 	if p.said[text] {
 		return
@@ -495,5 +502,5 @@ func (p *Pipeline) warn(text string) {
 	if len(p.said) < remembered {
 		p.said[text] = true
 	}
-	p.log.Warn(text)
+	p.log.Log(context.Background(), level, text)
 }

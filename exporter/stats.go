@@ -51,7 +51,7 @@ func (p *Pipeline) Processes() []Process {
 }
 
 // Growth gives the n stacks that grew most from a process's first dump to its last, over all processes that include
-// accepts (nil: all), largest first.
+// accepts (nil: all), the one that grew most steadily first.
 func (p *Pipeline) Growth(n int, include func(Process) bool) []Growth {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,12 @@
 //
 // The job stays in our process group. What the terminal sends (Ctrl-C, Ctrl-\, Ctrl-Z, a hang-up) therefore reaches it
 // without us, and must not be sent on, or it would come twice; what another process sends to us alone must be sent on.
-// The two look alike to a Go program, except through the sender's code in siginfo, which os/signal drops. So [Main]
-// starts the program again with these signals blocked, and they are read, siginfo included, from a signalfd.
+// The two look alike to a Go program, except through siginfo, which os/signal drops. So a few instructions stand before
+// the runtime's signal handler and write down the sender (origin_*.s). On other architectures than amd64 and arm64, a
+// signal that a terminal can send counts as the terminal's while our group has it.
+//
+// What cannot be told apart: a signal that another process sends to our whole group, or to every process of a job step,
+// as Slurm does, reaches the job twice. What we cannot see: signals other than SIGHUP, SIGINT and SIGQUIT that were
+// ignored when we were started; the job has them with their default action, as the Go runtime has replaced it before we
+// run.
 package run

@@ -25,10 +25,10 @@ type Job struct {
 	signal  unix.Signal
 }
 
-// Start starts command with the environment env and the signal mask that [Main] returned. The job has our standard
-// streams, process group, terminal, working directory, limits, and every file that we were given open. From then on
-// the signals that [Main] blocked are the job's. The error is a [*StartError].
-func Start(command, env []string, mask uint64) (*Job, error) {
+// Start starts command with the environment env. The job has our standard streams, process group, terminal, working
+// directory, limits, and every file that we were given open. From then on the signals that come to us are the job's.
+// The error is a [*StartError].
+func Start(command, env []string) (*Job, error) {
 	if len(command) == 0 {
 		return nil, startError("nothing", unix.ENOENT)
 	}
@@ -37,30 +37,16 @@ func Start(command, env []string, mask uint64) (*Job, error) {
 	if err != nil {
 		return nil, startError(command[0], err)
 	}
-	j := &Job{pidfd: -1, done: make(chan struct{}), after: make(chan unix.Signal, 16)}
-	if j.signals, err = openSignals(); err != nil {
-		return nil, &StartError{Command: command[0], Status: 1, Err: err}
-	}
+	j := &Job{pidfd: -1, signals: openSignals(), done: make(chan struct{}), after: make(chan unix.Signal, 16)}
 	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &j.pidfd}}
-	early, err := withMask(mask, func() (err error) {
-		j.pid, err = syscall.ForkExec(path, command, attr)
-		// A script without an interpreter line is the shell's, execvp(3).
-		if errors.Is(err, unix.ENOEXEC) {
-			script := append([]string{"/bin/sh", path}, command[1:]...)
-			j.pid, err = syscall.ForkExec(script[0], script, attr)
-		}
-		return err
-	})
-	if err != nil {
-		if j.pid == 0 {
-			j.signals.close()
-			return nil, startError(command[0], err)
-		}
-		// The job runs; only our own thread did not get its mask back, and the thread is not used again.
+	j.pid, err = syscall.ForkExec(path, command, attr)
+	// A script without an interpreter line is the shell's, execvp(3).
+	if errors.Is(err, unix.ENOEXEC) {
+		script := append([]string{"/bin/sh", path}, command[1:]...)
+		j.pid, err = syscall.ForkExec(script[0], script, attr)
 	}
-	for _, s := range early {
-		sig := s.(syscall.Signal)
-		j.pass(received{signal: sig, fromKernel: fromTerminal(sig) && foreground()})
+	if err != nil {
+		return nil, startError(command[0], err)
 	}
 	ended := make(chan unix.WaitStatus)
 	go j.wait(ended)
@@ -114,7 +100,6 @@ func (j *Job) wait(ended chan<- unix.WaitStatus) {
 }
 
 func (j *Job) supervise(ended <-chan unix.WaitStatus) {
-	in := j.signals.in
 	for {
 		select {
 		case status := <-ended:
@@ -127,44 +112,31 @@ func (j *Job) supervise(ended <-chan unix.WaitStatus) {
 				unix.Close(j.pidfd)
 			}
 			close(j.done)
-			for r := range in {
+			for s := range j.signals.in {
 				select {
-				case j.after <- r.signal:
+				case j.after <- s.(syscall.Signal):
 				default:
 				}
 			}
 			return
-		case r, ok := <-in:
-			if !ok {
-				in = nil
-				continue
-			}
-			j.pass(r)
+		case s := <-j.signals.in:
+			j.pass(s.(syscall.Signal))
 		}
 	}
 }
 
 // pass sends a signal on to the job unless it has it already.
-func (j *Job) pass(r received) {
-	if r.fromKernel {
+func (j *Job) pass(s syscall.Signal) {
+	if !j.concernsJobAlone(s) {
 		return
 	}
 	// A shell continues the whole group, a supervisor perhaps only us.
-	if r.signal == unix.SIGCONT && !stopped(j.pid) {
+	if s == unix.SIGCONT && !stopped(j.pid) {
 		return
 	}
-	if j.pidfd < 0 || errors.Is(unix.PidfdSendSignal(j.pidfd, r.signal, nil, 0), unix.ENOSYS) {
-		_ = unix.Kill(j.pid, r.signal)
+	if j.pidfd < 0 || errors.Is(unix.PidfdSendSignal(j.pidfd, s, nil, 0), unix.ENOSYS) {
+		_ = unix.Kill(j.pid, s)
 	}
-}
-
-// fromTerminal says whether a terminal sends the signal, termios(3) and tty_ioctl(4).
-func fromTerminal(s unix.Signal) bool {
-	switch s {
-	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGHUP, unix.SIGCONT, unix.SIGWINCH:
-		return true
-	}
-	return false
 }
 
 // foreground says whether our process group has the terminal.

@@ -158,11 +158,6 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	if err != nil {
 		return err
 	}
-	mask, err := run.Main()
-	if err != nil {
-		return err
-	}
-	// From here on the program may have been started a second time; nothing before had an effect.
 	run.Modest()
 	env, err := run.Preload(os.Environ(), library)
 	if err != nil {
@@ -200,7 +195,7 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	began := time.Now()
-	job, err := run.Start(command, env, mask)
+	job, err := run.Start(command, env)
 	if err != nil {
 		status := exitFailure
 		var start *run.StartError

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,10 +97,14 @@ func (r *report) text() string {
 }
 
 func (r *report) refused() string {
+	var text string
 	if n := r.stats.ConvertFailed; n > 0 {
-		return fmt.Sprintf(", %d unreadable and set aside", n)
+		text += fmt.Sprintf(", %d unreadable and set aside", n)
 	}
-	return ""
+	if n := r.stats.Warnings; n > 0 && !r.verbose {
+		text += fmt.Sprintf(", %s (--verbose shows all)", count(n, "warning", "warnings"))
+	}
+	return text
 }
 
 func (r *report) sink(s exporter.SinkStats) string {
@@ -138,14 +143,21 @@ func stackText(g exporter.Growth) string {
 	const most = 3
 	for i, f := range named(g.Frames, most) {
 		if i > 0 {
-			b.WriteString(" < ")
+			b.WriteString(" < " + f.String())
+			continue
 		}
 		b.WriteString(place(f.Function, relative(f.File), f.Line))
-		if i == 0 && g.Via.Function != "" {
-			b.WriteString(" (" + g.Via.Function + ")")
+		if at := slices.IndexFunc(g.Callees, func(f stack.Frame) bool { return !interpreter(f) }); at >= 0 {
+			b.WriteString(" (in " + g.Callees[at].String() + ")")
 		}
 	}
 	return b.String()
+}
+
+// interpreter says whether a native frame is Python's own machinery, which says nothing about the job.
+func interpreter(f stack.Frame) bool {
+	name := stack.BaseName(f.File)
+	return strings.HasPrefix(name, "python") || strings.HasPrefix(name, "libpython")
 }
 
 // named gives the line charged and its first Python callers, or its native ones where there is no Python.
