@@ -78,9 +78,9 @@ func Build(p *profile.Profile, opts Options) (pprofile.Profiles, error) {
 
 	b := &builder{
 		dict:      newDict(pd.Dictionary()),
-		functions: make(map[*profile.Function]int32, len(p.Function)),
-		mappings:  make(map[*profile.Mapping]int32, len(p.Mapping)),
-		locations: make(map[*profile.Location]int32, len(p.Location)),
+		functions: newRows(len(p.Function)),
+		mappings:  newRows(len(p.Mapping)),
+		locations: newRows(len(p.Location)),
 	}
 	profileAttrs := b.profileAttributes(p, opts.Attributes)
 	samples := b.samples(p, opts.Attributes)
@@ -134,10 +134,33 @@ func columns(types []*profile.ValueType) []int {
 
 type builder struct {
 	*dict
-	functions map[*profile.Function]int32
-	mappings  map[*profile.Mapping]int32
-	locations map[*profile.Location]int32
-	lines     []line
+	functions, mappings, locations rows // by the ids that p gives them
+	lines                          []line
+}
+
+// rows remembers the dictionary row of each pprof id. Ids usually count from 1, and then a slice does; a map costs most
+// of the time that Build takes.
+type rows struct {
+	dense  []int32
+	sparse map[uint64]int32
+}
+
+func newRows(n int) rows { return rows{make([]int32, 2*n+1), map[uint64]int32{}} }
+
+// get gives the row of an id, 0 if there is none yet.
+func (r rows) get(id uint64) int32 {
+	if id < uint64(len(r.dense)) {
+		return r.dense[id]
+	}
+	return r.sparse[id]
+}
+
+func (r rows) set(id uint64, row int32) {
+	if id < uint64(len(r.dense)) {
+		r.dense[id] = row
+	} else {
+		r.sparse[id] = row
+	}
 }
 
 func (b *builder) header(out pprofile.Profile, p *profile.Profile, column int, opts Options) {
@@ -247,7 +270,7 @@ func allZero(values []int64) bool {
 }
 
 func (b *builder) location(l *profile.Location) int32 {
-	if i, ok := b.locations[l]; ok {
+	if i := b.locations.get(l.ID); i != 0 {
 		return i
 	}
 	python := stack.IsPython(l)
@@ -261,7 +284,7 @@ func (b *builder) location(l *profile.Location) int32 {
 		b.lines = append(b.lines, line{b.function(ln.Function), ln.Line, ln.Column})
 	}
 	i := b.dict.location(mapping, address, b.lines, attrs)
-	b.locations[l] = i
+	b.locations.set(l.ID, i)
 	return i
 }
 
@@ -269,11 +292,11 @@ func (b *builder) function(f *profile.Function) int32 {
 	if f == nil {
 		return 0
 	}
-	if i, ok := b.functions[f]; ok {
+	if i := b.functions.get(f.ID); i != 0 {
 		return i
 	}
 	i := b.dict.function(f.Name, f.SystemName, f.Filename, f.StartLine)
-	b.functions[f] = i
+	b.functions.set(f.ID, i)
 	return i
 }
 
@@ -281,7 +304,7 @@ func (b *builder) mapping(m *profile.Mapping) int32 {
 	if m == nil {
 		return 0
 	}
-	if i, ok := b.mappings[m]; ok {
+	if i := b.mappings.get(m.ID); i != 0 {
 		return i
 	}
 	var buildID int32
@@ -289,7 +312,7 @@ func (b *builder) mapping(m *profile.Mapping) int32 {
 		buildID = b.text(keyGNUBuildID, m.BuildID)
 	}
 	i := b.dict.mapping(m.Start, m.Limit, m.Offset, m.File, buildID)
-	b.mappings[m] = i
+	b.mappings.set(m.ID, i)
 	return i
 }
 

@@ -398,6 +398,30 @@ func TestNothingLiveIsNoProfile(t *testing.T) {
 	}
 }
 
+func TestIdsNeedNotCountFromOne(t *testing.T) {
+	p := profiletest.Heap()
+	want, err := otlp.MarshalProto(build(t, p, options()), otlp.Reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range p.Location {
+		l.ID = uint64(1)<<60 + uint64(i)
+	}
+	for i, f := range p.Function {
+		f.ID = uint64(1000 * (len(p.Function) - i))
+	}
+	for _, m := range p.Mapping {
+		m.ID += 1 << 40
+	}
+	got, err := otlp.MarshalProto(build(t, p, options()), otlp.Reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("other ids in the pprof change the request")
+	}
+}
+
 func TestEmptyStackIsRowZero(t *testing.T) {
 	b := profiletest.New(profiletest.Inuse...)
 	b.Add([]int64{1, 77})
