@@ -78,10 +78,13 @@ func (s *Server) At(t time.Time) {
 }
 
 // Fail makes the next request be answered by f instead; calls queue up.
-func (s *Server) Fail(f http.HandlerFunc) {
+func (s *Server) Fail(f http.HandlerFunc) { s.FailAfter(0, f) }
+
+// FailAfter makes the request after the next n be answered by f.
+func (s *Server) FailAfter(n int, f http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults = append(s.faults, f)
+	s.faults = append(append(s.faults, make([]http.HandlerFunc, n)...), f)
 }
 
 func (s *Server) nextFault() http.HandlerFunc {

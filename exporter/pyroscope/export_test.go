@@ -1,0 +1,21 @@
+package pyroscope
+
+import (
+	"github.com/google/pprof/profile"
+
+	"github.com/heapwire/heapwire/exporter/sink"
+)
+
+// Shape makes what the server gets, before splitting.
+func Shape(it *sink.Item) (*profile.Profile, error) {
+	return shape(it, func(string) bool { return false })
+}
+
+// PushRequest encodes a request.
+func PushRequest(labels [][2]string, profile []byte) []byte {
+	var ls []label
+	for _, l := range labels {
+		ls = append(ls, label{l[0], l[1]})
+	}
+	return pushRequest(ls, profile)
+}
