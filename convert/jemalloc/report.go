@@ -80,6 +80,7 @@ func (p *parser) note(kind finding, line []byte) {
 func (p *parser) judge() {
 	r := &p.report
 	p.judgeMode()
+	last := len(r.Sections) - 1
 	if p.tokens > 0 || len(r.Sections) > 0 {
 		for _, name := range []string{sectionMeta, sectionBuildIDs, sectionFrames} {
 			if !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == name }) {
@@ -87,7 +88,6 @@ func (p *parser) judge() {
 			}
 		}
 	}
-	last := len(r.Sections) - 1
 	switch {
 	case !r.Mappings:
 		r.Lost = "stacks may be missing, and native frames have no file"
@@ -95,10 +95,10 @@ func (p *parser) judge() {
 		r.Lost = "the list of mappings is not whole; every stack is there"
 	case len(r.Sections) == 0 && p.beyond:
 		r.Lost = "the list of mappings ends below code that ran; every stack is there"
-	case slices.ContainsFunc(r.Sections, func(s Section) bool { return s.State == SectionMissing }):
-		r.Lost = "sections are missing; every stack is there"
 	case last >= 0 && r.Sections[last].State == SectionCut:
 		r.Lost = r.Sections[last].Name + " is not whole; every stack is there"
+	case slices.ContainsFunc(r.Sections, func(s Section) bool { return s.State == SectionMissing }):
+		r.Lost = "sections are missing; every stack is there"
 	case !p.lines.whole:
 		r.Lost = "the last line is not whole"
 	}

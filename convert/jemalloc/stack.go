@@ -70,6 +70,7 @@ func (p *parser) stackCounts(line []byte) {
 	if !ok || len(rest) != 0 {
 		if p.lines.whole || p.lines.long {
 			p.garbage(line)
+			p.open = false
 		}
 		return
 	}
