@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	frames "github.com/heapwire/heapwire/convert/stack"
+	"github.com/heapwire/heapwire/convert/stack"
 )
 
 // finish turns what was read into the profile.
@@ -91,7 +91,7 @@ func (b *builder) locate() {
 		l := &arena[used]
 		switch {
 		case address == noStack:
-			l.Line = []profile.Line{{Function: b.special(nameNoStack)}}
+			l.Line = []profile.Line{{Function: b.special(stack.NoStack)}}
 		case address>>48 == tokenTag:
 			f, line, shared := b.pythonFrame(address)
 			if shared {
@@ -131,9 +131,9 @@ func (b *builder) locate() {
 func (b *builder) pythonFrame(token uint64) (f *profile.Function, line int64, shared bool) {
 	switch token {
 	case tokenFramesLeftOut:
-		return b.special(nameFramesLeftOut), 0, false
+		return b.special(stack.FramesLeftOut), 0, false
 	case tokenWalkStopped:
-		return b.special(nameWalkStopped), 0, false
+		return b.special(stack.WalkStopped), 0, false
 	}
 	line = int64(token & (1<<tokenLineBits - 1))
 	id := uint32(token >> tokenLineBits & (1<<tokenIDBits - 1))
@@ -169,7 +169,7 @@ func (b *builder) add(f *profile.Function) *profile.Function {
 func (b *builder) pythonMapping() *profile.Mapping {
 	if b.python == nil {
 		b.python = &profile.Mapping{
-			File: frames.PythonMapping, HasFunctions: true, HasFilenames: true, HasLineNumbers: true,
+			File: stack.PythonMapping, HasFunctions: true, HasFilenames: true, HasLineNumbers: true,
 		}
 	}
 	return b.python
@@ -294,7 +294,7 @@ func (b *builder) samples() {
 		b.prof.Sample = append(b.prof.Sample, &arena[len(arena)-1])
 	}
 	if len(b.prof.Sample) < b.stacks.length || b.report.CutStacks > 0 || b.report.GarbageLines > 0 {
-		frames.Compact(b.prof) // there may be locations that only stacks without figures referred to
+		stack.Compact(b.prof) // there may be locations that only stacks without figures referred to
 	}
 	for _, l := range b.prof.Location {
 		switch {

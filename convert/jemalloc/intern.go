@@ -97,20 +97,20 @@ func (a *stackArena) get(f stackFrames) []uint32 {
 	return a.blocks[f>>32][at : at+n : at+n]
 }
 
-// stackList is a list of stacks that grows without moving.
-type stackList struct {
-	blocks [][]stack
+// entryList is a list of entries that grows without moving.
+type entryList struct {
+	blocks [][]entry
 	length int
 }
 
-const stackBlock = 1024
+const entryBlock = 1024
 
-func (l *stackList) add(s stack) {
-	if l.length%stackBlock == 0 {
-		l.blocks = append(l.blocks, make([]stack, stackBlock))
+func (l *entryList) add(e entry) {
+	if l.length%entryBlock == 0 {
+		l.blocks = append(l.blocks, make([]entry, entryBlock))
 	}
-	*l.at(l.length) = s
+	*l.at(l.length) = e
 	l.length++
 }
 
-func (l *stackList) at(i int) *stack { return &l.blocks[i/stackBlock][i%stackBlock] }
+func (l *entryList) at(i int) *entry { return &l.blocks[i/entryBlock][i%entryBlock] }

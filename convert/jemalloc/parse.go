@@ -92,7 +92,7 @@ type parser struct {
 	arena     stackArena
 	addresses []uint64 // of the last @ line
 	frames    []uint32 // the same as numbers of the table
-	stacks    stackList
+	stacks    entryList
 	// open tells that the last @ line still waits for its t*: line, counted that it has it, so that thread lines belong.
 	open, counted bool
 	tokens        int // distinct Python tokens, counted at the end
@@ -115,8 +115,8 @@ type parser struct {
 	fileNames map[string]string
 }
 
-// stack is one @ entry: its frames as numbers of the address table, and its figures after scaling.
-type stack struct {
+// entry is one @ line with its counts: its frames as numbers of the address table, and its figures after scaling.
+type entry struct {
 	frames stackFrames
 	value  values
 }

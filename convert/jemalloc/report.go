@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/heapwire/heapwire/convert/stack"
 )
 
 // Modes of a dump, told from its header line (docs of scale have the two meanings).
@@ -176,7 +178,7 @@ func (r Report) Warnings() []string {
 		add("%s deeper than %d frames, their outermost frames left out", plural(r.DeepStacks, "stack"), maxDepth)
 	}
 	if r.EmptyStacks > 0 {
-		add("%s without frames, shown as %s: the allocator could not unwind there", plural(r.EmptyStacks, "stack"), nameNoStack)
+		add("%s without frames, shown as %s: the allocator could not unwind there", plural(r.EmptyStacks, "stack"), stack.NoStack)
 	}
 	for _, s := range r.Sections {
 		switch s.State {

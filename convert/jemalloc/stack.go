@@ -112,7 +112,7 @@ func (p *parser) addStack(c counts, line []byte) {
 	if c.objects == 0 {
 		p.report.IdleStacks++
 	}
-	p.stacks.add(stack{frames: p.arena.add(p.frames), value: v})
+	p.stacks.add(entry{frames: p.arena.add(p.frames), value: v})
 }
 
 // estimate scales both pairs of a line. Objects without bytes cannot be: the allocator's smallest object has 8.

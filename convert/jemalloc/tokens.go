@@ -10,11 +10,8 @@ const (
 	tokenWalkStopped   = 0x5079fffffffffffe
 )
 
-// Names of what is no function of the program.
+// Names of Python functions whose name is lost.
 const (
-	nameNoStack       = "[no stack]"
-	nameFramesLeftOut = "[frames left out]"
-	nameWalkStopped   = "[python walk stopped]"
 	nameUnknownPython = "[unknown python function]"
 	nameUnnamedPython = "[unnamed python function " // and its id, and "]"
 )

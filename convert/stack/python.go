@@ -1,10 +1,6 @@
 package stack
 
-import (
-	"strings"
-
-	"github.com/google/pprof/profile"
-)
+import "github.com/google/pprof/profile"
 
 // PythonMapping is the file of the one mapping that all Python frames sit on. Its addresses mean nothing: locations there
 // have address 0 and are told apart by function and line, so that the same line of two processes is one location when
@@ -16,9 +12,20 @@ func IsPython(l *profile.Location) bool {
 	return l != nil && l.Mapping != nil && l.Mapping.File == PythonMapping
 }
 
+// Names of the locations that stand for frames that are not there.
+const (
+	FramesLeftOut = "[frames left out]"     // the stack was too deep for the allocator: some of its middle is missing
+	WalkStopped   = "[python walk stopped]" // a pointer made no sense: the outer Python frames are missing
+	NoStack       = "[no stack]"            // the allocator could not unwind at all
+)
+
 // isNote tells whether a location stands for frames that are not there.
 func isNote(l *profile.Location) bool {
-	return IsPython(l) && len(l.Line) > 0 && l.Line[0].Function != nil && strings.HasPrefix(l.Line[0].Function.Name, "[")
+	if len(l.Line) == 0 || l.Line[0].Function == nil {
+		return false
+	}
+	name := l.Line[0].Function.Name
+	return name == FramesLeftOut || name == WalkStopped
 }
 
 // innermost returns the frame that a sample is charged to: the innermost Python frame, which is the line that a Python
