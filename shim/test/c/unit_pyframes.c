@@ -1,6 +1,6 @@
 /* Line tables, cut anywhere and filled with anything: never a read outside, always a line. What they mean is checked against
  * real interpreters by frames.py. */
-#include "../src/pyframes.c"
+#include "../../src/pyframes.c"
 
 #include "check.h"
 

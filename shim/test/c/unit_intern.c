@@ -1,5 +1,5 @@
 /* The function table: content is the key, from any number of threads at once. */
-#include "../src/intern.c"
+#include "../../src/intern.c"
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
 /* The environment's values, good and bad. */
-#include "../src/config.c"
+#include "../../src/config.c"
 
 #include "check.h"
 

@@ -1,10 +1,10 @@
 /* capture.c: a window into the sampling hook for tests. Only in libheapwire_test.so, which is the library plus this file;
  * called from Python through ctypes.
  */
-#include "../src/intern.h"
-#include "../src/native.h"
-#include "../src/pyframes.h"
-#include "../src/sample.h"
+#include "../../src/intern.h"
+#include "../../src/native.h"
+#include "../../src/pyframes.h"
+#include "../../src/sample.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

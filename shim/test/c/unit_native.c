@@ -1,6 +1,6 @@
 /* Call frame programs, random and cut: never a read outside, never a rule that is not one. What good ones mean is checked
  * against libgcc's unwinder by frames.py. */
-#include "../src/native.c"
+#include "../../src/native.c"
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
 /* The writer, the scan for functions, and the small readers. */
-#include "../src/dump.c"
+#include "../../src/dump.c"
 
 #include "check.h"
 

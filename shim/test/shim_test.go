@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shim
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
+)
+
+const limit = 120 * time.Second // watchdog of one process
+
+var library, testLibrary string
+
+func TestMain(m *testing.M) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "finding the repository:", err)
+		os.Exit(1)
+	}
+	library = filepath.Join(root, "bin", "libheapwire.so")
+	testLibrary = filepath.Join(root, "build", "shim", "libheapwire_test.so")
+	for built, how := range map[string]string{library: "make build", testLibrary: "make -C shim test-library"} {
+		if _, err := os.Stat(built); err != nil {
+			fmt.Fprintf(os.Stderr, "%v: run %s\n", err, how)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// ---------------------------------------------------------------- the library's ELF file
+
+func openLibrary(t *testing.T) *elf.File {
+	t.Helper()
+	f, err := elf.Open(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestExportsAreTheMallocFamilyAndExit(t *testing.T) {
+	symbols, err := openLibrary(t).DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && !strings.HasPrefix(s.Name, "heapwire_") {
+			got = append(got, s.Name)
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"_Exit", "_exit", "aligned_alloc", "calloc", "free", "malloc", "malloc_usable_size", "memalign", "posix_memalign", "pvalloc",
+		"realloc", "valloc",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("exported: %v\nwanted:   %v", got, want)
+	}
+}
+
+// A variable read through __tls_get_addr inside malloc lets ld.so free a thread's table twice (glibc >= 2.39).
+func TestNoThreadLocalVariableIsFoundThroughTheLoader(t *testing.T) {
+	f := openLibrary(t)
+	seen := 0
+	for _, section := range f.Sections {
+		if section.Type != elf.SHT_RELA {
+			continue
+		}
+		data, err := section.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+24 <= len(data); i += 24 {
+			seen++
+			switch kind := elf.R_X86_64(f.ByteOrder.Uint64(data[i+8:]) & 0xffffffff); kind {
+			case elf.R_X86_64_DTPMOD64, elf.R_X86_64_DTPOFF64, elf.R_X86_64_TLSDESC:
+				t.Errorf("%s: a relocation of kind %v", section.Name, kind)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no relocation was looked at")
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range symbols {
+		if s.Name == "__tls_get_addr" {
+			t.Error("__tls_get_addr is called")
+		}
+	}
+}
+
+func TestNothingIsBoundLazily(t *testing.T) {
+	flags, err := openLibrary(t).DynValue(elf.DT_FLAGS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(flags) == 0 || elf.DynFlag(flags[0])&elf.DF_BIND_NOW == 0 {
+		t.Errorf("DT_FLAGS = %v, want BIND_NOW", flags)
+	}
+}
+
+func TestNeedsNothingButTheCLibraryAndLibgcc(t *testing.T) {
+	got, err := openLibrary(t).ImportedLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lib := range got {
+		if !slices.Contains([]string{"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}, lib) {
+			t.Errorf("needs %s", lib)
+		}
+	}
+}
+
+// ---------------------------------------------------------------- running programs under it
+
+type result struct {
+	stdout, stderr string
+	code           int // 128 + n for signal n
+	spool          string
+	dumps          []string // <process>/<file>, in order
+}
+
+// under runs a command with a library preloaded.
+func under(t *testing.T, lib string, env []string, command ...string) result {
+	t.Helper()
+	spool := filepath.Join(t.TempDir(), "spool")
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Env = pythons.CleanEnv(append([]string{"LD_PRELOAD=" + lib, "HEAPWIRE_SPOOL=" + spool}, env...)...)
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("%v: still running after %v\n%s%s", command, limit, &stdout, &stderr)
+	}
+	r := result{stdout: stdout.String(), stderr: stderr.String(), spool: spool}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		status := exit.Sys().(syscall.WaitStatus)
+		if r.code = status.ExitStatus(); status.Signaled() {
+			r.code = 128 + int(status.Signal())
+		}
+	} else if err != nil {
+		t.Fatalf("%v: %v", command, err)
+	}
+	r.dumps, err = filepath.Glob(filepath.Join(spool, "*", "*.heap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range r.dumps {
+		r.dumps[i], _ = filepath.Rel(spool, r.dumps[i])
+	}
+	return r
+}
+
+func compileC(t *testing.T, flags ...string) string {
+	t.Helper()
+	source := flags[0]
+	out := filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c"))
+	args := append([]string{"-O1", "-Wall", "-o", out, source, "-lpthread"}, flags[1:]...)
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc %v: %v\n%s", args, err, text)
+	}
+	return out
+}
+
+func eachPython(t *testing.T, keep func(pythons.Python) bool, f func(*testing.T, pythons.Python)) {
+	t.Helper()
+	all, err := pythons.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, p := range all {
+		if keep(p) {
+			n++
+			t.Run(p.String(), func(t *testing.T) { t.Parallel(); f(t, p) })
+		}
+	}
+	if n == 0 {
+		t.Skip("no such interpreter on this machine")
+	}
+}
+
+const everything = "HEAPWIRE_SAMPLE_BYTES=1"
+
+// ---------------------------------------------------------------- captures
+
+func TestCapturesAreWhatPythonSays(t *testing.T) {
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, testLibrary, nil, p.Path, "frames.py")
+		if r.code != 0 || !strings.Contains(r.stdout, " 0 wrong") {
+			t.Errorf("exit status %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		t.Log(strings.TrimSpace(r.stdout))
+	})
+}
+
+func TestAnUnknownInterpreterIsSaidOnceAndRuns(t *testing.T) {
+	unknown := func(p pythons.Python) bool { return p.Kind == "CPython" && !p.Supported() }
+	eachPython(t, unknown, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_SAMPLE_BYTES=64KiB"}, p.Path, "-c", "x = [bytearray(100000) for i in range(100)]; print(len(x))")
+		if r.code != 0 || r.stdout != "100\n" {
+			t.Errorf("exit status %d, stdout %q", r.code, r.stdout)
+		}
+		if strings.Count(r.stderr, "heapwire[") != 1 || !strings.Contains(r.stderr, "native frames only") {
+			t.Errorf("stderr: %q, want one message about native frames", r.stderr)
+		}
+		if len(r.dumps) != 1 {
+			t.Errorf("dumps: %v, want one", r.dumps)
+		}
+	})
+}
+
+// ---------------------------------------------------------------- what may not happen
+
+func TestRegisteringUnwindTablesDoesNotHang(t *testing.T) {
+	program := compileC(t, "programs/register_frame.c")
+	r := under(t, library, []string{"HEAPWIRE_TARGET=all", everything}, program)
+	if r.code != 0 {
+		t.Errorf("exit status %d: %s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+func TestTheWholeFamilyWorksOnASmallStack(t *testing.T) {
+	for _, flags := range [][]string{{"-pie", "-fPIE"}, {"-no-pie"}} {
+		program := compileC(t, append([]string{"programs/family.c"}, flags...)...)
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all", everything}, program)
+		if r.code != 0 || r.stdout != "good\n" || r.stderr != "" {
+			t.Errorf("%v: exit status %d: %s%s", flags, r.code, r.stdout, r.stderr)
+		}
+		if len(r.dumps) != 1 {
+			t.Errorf("%v: dumps: %v, want the one at exit", flags, r.dumps)
+		}
+	}
+}
+
+func TestEveryWayOutKeepsItsStatusAndLeavesALastDump(t *testing.T) {
+	program := compileC(t, "programs/ways_out.c")
+	for _, test := range []struct {
+		way   string
+		code  int
+		dumps int
+	}{
+		{"return", 5, 1}, {"exit", 5, 1}, {"_exit", 5, 1}, {"_Exit", 5, 1}, {"signal", 5, 1}, {"vfork", 5, 1},
+		{"quick_exit", 5, 0}, {"kill", 137, 0},
+	} {
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all"}, program, test.way)
+		if r.code != test.code || len(r.dumps) != test.dumps {
+			t.Errorf("%s: exit status %d, dumps %v; want %d and %d dumps", test.way, r.code, r.dumps, test.code, test.dumps)
+		}
+		r = under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_EXIT_DUMP=off"}, program, test.way)
+		if r.code != test.code || len(r.dumps) != 0 {
+			t.Errorf("%s without exit dumps: exit status %d, dumps %v", test.way, r.code, r.dumps)
+		}
+	}
+}
+
+func TestOtherProgramsGetNoThreadAndNoFile(t *testing.T) {
+	for _, env := range [][]string{nil, {"HEAPWIRE_TARGET=none"}, {"HEAPWIRE=off", "HEAPWIRE_TARGET=all"}} {
+		r := under(t, library, env, "sh", "-c", "grep Threads: /proc/self/status; exit 3")
+		if r.code != 3 || strings.Fields(r.stdout)[1] != "1" || r.stderr != "" {
+			t.Errorf("%v: exit status %d, %q, %q", env, r.code, r.stdout, r.stderr)
+		}
+		if _, err := os.Stat(r.spool); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%v: the spool is there: %v", env, err)
+		}
+	}
+}
+
+const forkLoop = `
+import os, sys, warnings
+seen = []
+warnings.showwarning = lambda *a, **k: seen.append(a)
+warnings.simplefilter("always")
+keep = [bytearray(100000) for _ in range(200)]
+for i in range(60):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(i)
+    assert os.waitpid(pid, 0)[1] >> 8 == i
+print(len(seen))
+`
+
+// From 3.12 on os.fork warns in a process with several threads, counting the kernel's.
+func TestForkGivesNoWarningForOurThread(t *testing.T) {
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_INTERVAL=100ms"}, p.Path, "-c", forkLoop)
+		if r.code != 0 || r.stdout != "0\n" || r.stderr != "" {
+			t.Errorf("exit status %d, %s warnings, stderr %q", r.code, strings.TrimSpace(r.stdout), r.stderr)
+		}
+		processes := map[string]bool{}
+		for _, d := range r.dumps {
+			processes[filepath.Dir(d)] = true
+		}
+		// A child that did nothing leaves no folder.
+		if len(processes) != 1 {
+			t.Errorf("%d processes left dumps, want one: %v", len(processes), r.dumps)
+		}
+	})
+}
+
+func TestTheClockGoesOnAfterAFork(t *testing.T) {
+	const program = `
+import os, sys, time
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+folder = os.environ["HEAPWIRE_SPOOL"]
+x = [bytearray(100000) for _ in range(100)]
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    if any("interval" in f for d, _, files in os.walk(folder) for f in files):
+        print("dumped")
+        break
+    time.sleep(0.01)
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_INTERVAL=100ms", "HEAPWIRE_SAMPLE_BYTES=64KiB"}, p.Path, "-c", program)
+		if r.code != 0 || r.stdout != "dumped\n" {
+			t.Errorf("exit status %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
+		}
+	})
+}
+
+// The exit dump is taken before the interpreter takes itself apart, and nothing comes after it.
+func TestTheExitDumpShowsTheLiveHeap(t *testing.T) {
+	const program = `
+import time
+keep = [bytearray(1 << 20) for _ in range(64)]
+time.sleep(0.3)  # more than the interpreter needs to be up, and for the callback to be registered
+for _ in range(1000): pass
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_INTERVAL=100ms"}, p.Path, "-c", program)
+		if len(r.dumps) == 0 || !strings.HasSuffix(r.dumps[len(r.dumps)-1], ".exit.heap") {
+			t.Fatalf("dumps %v, want the last one to be that at exit; stderr %q", r.dumps, r.stderr)
+		}
+		text, err := os.ReadFile(filepath.Join(r.spool, r.dumps[len(r.dumps)-1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := regexp.MustCompile(`(?m)^allocated=(\d+)$`).FindSubmatch(text)
+		if m == nil || len(m[1]) < 8 {
+			t.Errorf("allocated=%s at exit, want at least 64 MiB", m[1])
+		}
+		if left, _ := filepath.Glob(filepath.Join(r.spool, "*", ".*")); len(left) != 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+}
+
+func TestBadSettingsAreSaidOnceAndTheJobRuns(t *testing.T) {
+	program := compileC(t, "programs/ways_out.c")
+	r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_INTERVAL=soon", "HEAPWIRE_SAMPLE_BYTES=0"}, program, "exit")
+	if r.code != 5 || strings.Count(r.stderr, "\n") != 2 || !strings.Contains(r.stderr, "HEAPWIRE_INTERVAL=soon") {
+		t.Errorf("exit status %d, stderr %q", r.code, r.stderr)
+	}
+	for conf, want := range map[string]string{"prof:false": "MALLOC_CONF turns profiling off", "prof_accum:true": ""} {
+		r = under(t, library, []string{"HEAPWIRE_TARGET=all", "MALLOC_CONF=" + conf}, program, "exit")
+		if r.code != 5 || !strings.Contains(r.stderr, want) || want == "" && r.stderr != "" {
+			t.Errorf("MALLOC_CONF=%s: exit status %d, stderr %q", conf, r.code, r.stderr)
+		}
+	}
+}
+
+// jemalloc is asked for a dump only into a file that is there, and the clock thread has SIGXFSZ blocked.
+func TestAFileSizeLimitCostsTheDumpAndNotTheJob(t *testing.T) {
+	program := compileC(t, "programs/ways_out.c")
+	r := under(t, library, []string{"HEAPWIRE_TARGET=all"}, "sh", "-c", "ulimit -f 1; exec "+program+" exit")
+	if r.code != 5 || len(r.dumps) != 0 || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, "File too large") {
+		t.Errorf("exit status %d, dumps %v, stderr %q", r.code, r.dumps, r.stderr)
+	}
+	if left, _ := filepath.Glob(filepath.Join(r.spool, "*", ".0*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
