@@ -62,6 +62,7 @@ type Pipeline struct {
 	seen      []*process // every process ever claimed, in order
 	stats     Stats
 	said      map[string]bool
+	names     map[uint64]named
 }
 
 // process is a claimed process folder.
@@ -108,7 +109,7 @@ func New(cfg Config) (*Pipeline, error) {
 	}
 	p := &Pipeline{
 		cfg: cfg, log: cfg.Logger, hurry: make(chan struct{}), looked: make(chan struct{}),
-		changed: make(chan struct{}), processes: map[string]*process{}, said: map[string]bool{},
+		changed: make(chan struct{}), processes: map[string]*process{}, said: map[string]bool{}, names: map[uint64]named{},
 		converted: &cache{size: len(cfg.Sinks) + 1},
 	}
 	p.run, p.stop = context.WithCancel(context.Background())
@@ -353,7 +354,7 @@ func (p *Pipeline) take(e *entry) {
 	torn := e.process.exiting && now.live < s.Live
 	if item.Kind == hostKind && !torn {
 		s.Live = now.live
-		e.process.history.add(now)
+		p.remember(e.process, now)
 	}
 	p.mu.Unlock()
 	for _, w := range p.workers {

@@ -58,7 +58,7 @@ func (p *Pipeline) Growth(n int, include func(Process) bool) []Growth {
 	var grown []Growth
 	for _, proc := range p.seen {
 		if include == nil || include(proc.summary) {
-			grown = append(grown, largest(proc.history.growth(proc.summary.Folder), n)...)
+			grown = append(grown, largest(proc.history.growth(proc.summary.Folder, p.names), n)...)
 		}
 	}
 	return largest(grown, n)

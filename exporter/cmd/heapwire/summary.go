@@ -70,7 +70,7 @@ func (r *report) text() string {
 		line("live heap at the end: %s%s", bytesText(live), r.parts(own))
 	}
 	if len(r.growth) > 0 {
-		line("grew most, from a process's first dump to its last:")
+		line("grew most, from a process's first dump (its start, if it made only one) to its last:")
 		pids := map[string]int{}
 		for _, p := range own {
 			pids[p.Folder] = p.Identity.PID
