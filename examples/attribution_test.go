@@ -72,6 +72,11 @@ func (l lesson) run(t *testing.T, py python) {
 		profiles[one.PID] = j.profileAfter(one.PID, moment)
 	}
 	j.succeed()
+	for line := range strings.Lines(j.stderr.String()) {
+		if !strings.HasPrefix(line, "heapwire") {
+			t.Errorf("under the shim the job says what it does not say without: %s", line)
+		}
+	}
 	for _, one := range truths {
 		checkSites(t, py, profiles[one.PID], program, one)
 	}
