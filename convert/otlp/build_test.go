@@ -304,6 +304,16 @@ func TestLabelsBecomeAttributesWithUCUMUnits(t *testing.T) {
 	}
 }
 
+// The semantic conventions forbid code.* in this signal: Function and Line say it.
+func TestNoCodeAttributes(t *testing.T) {
+	v := read(build(t, profiletest.Heap(), options()))
+	for _, a := range v.AttributeTable().All() {
+		if key := v.str(a.KeyStrindex()); strings.HasPrefix(key, "code.") {
+			t.Errorf("attribute %s", key)
+		}
+	}
+}
+
 func TestProfileHeader(t *testing.T) {
 	v := read(build(t, profiletest.Heap(), options()))
 	ids := map[pprofile.ProfileID]bool{}

@@ -124,6 +124,29 @@ func TestInlineEncodingHasKeysAndTextsInPlace(t *testing.T) {
 	}
 }
 
+// Only resource and scope attributes become references; those of the table keep their values in place, in both encodings.
+func TestValuesOfTheAttributeTableStayInPlace(t *testing.T) {
+	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
+		b, err := otlp.MarshalProto(build(t, profiletest.Heap(), options()), enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r cpb.ExportProfilesServiceRequest
+		if err := proto.Unmarshal(b, &r); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for _, a := range r.Dictionary.AttributeTable[1:] {
+			got[r.Dictionary.StringTable[a.KeyStrindex]+"="+a.Value.GetStringValue()] = true
+		}
+		for _, want := range []string{"memory_kind=host", "profile.frame.type=cpython", "device=cuda:0"} {
+			if !got[want] {
+				t.Errorf("encoding %d: no %s among %v", enc, want, got)
+			}
+		}
+	}
+}
+
 func TestParseEncoding(t *testing.T) {
 	for s, want := range map[string]otlp.Encoding{"": otlp.Reference, "reference": otlp.Reference, "inline": otlp.Inline} {
 		if got, err := otlp.ParseEncoding(s); err != nil || got != want {

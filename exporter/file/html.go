@@ -1,13 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package file
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"html"
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +23,13 @@ import (
 // driverLock guards pprof's driver, which keeps its configuration in package variables.
 var driverLock sync.Mutex
 
-// HTML renders a profile as one self-contained page with a flame graph: no other file, no network, no server. The first
-// sample type of bytes is shown. The profile stays as it is.
+// maxStacks bounds the size of a page and the time that it takes: at 10 000 deep stacks it would have 20 MB, all of whose
+// small boxes are thinner than a pixel.
+const maxStacks = 2000
+
+// HTML renders a profile as one self-contained page with a flame graph: no other file, no network, no server. Live bytes
+// are shown, or what else the profile has. Above 2000 stacks the smallest are one box that tells their number. The
+// profile stays as it is.
 func HTML(p *profile.Profile, title string) ([]byte, error) {
 	driverLock.Lock()
 	defer driverLock.Unlock()
@@ -28,6 +37,7 @@ func HTML(p *profile.Profile, title string) ([]byte, error) {
 
 	own := p.Copy() // the driver changes what it gets
 	own.DefaultSampleType = mainSampleType(p)
+	lump(own, maxStacks)
 	ui := &quiet{}
 	page := &recorder{header: http.Header{}}
 	err := driver.PProf(&driver.Options{
@@ -54,17 +64,46 @@ func HTML(p *profile.Profile, title string) ([]byte, error) {
 	return standalone(page.body.Bytes(), title), nil
 }
 
-// mainSampleType is what a viewer shows first.
+// mainSampleType is what a viewer shows first: what the profile says, else live bytes, else any bytes, else the first.
 func mainSampleType(p *profile.Profile) string {
-	if len(p.SampleType) == 0 {
-		return ""
-	}
-	for _, st := range p.SampleType {
-		if st.Unit == "bytes" {
-			return st.Type
+	for _, is := range []func(*profile.ValueType) bool{
+		func(st *profile.ValueType) bool { return st.Type == p.DefaultSampleType },
+		func(st *profile.ValueType) bool { return st.Type == "inuse_space" },
+		func(st *profile.ValueType) bool { return st.Unit == "bytes" },
+		func(*profile.ValueType) bool { return true },
+	} {
+		if i := slices.IndexFunc(p.SampleType, is); i >= 0 {
+			return p.SampleType[i].Type
 		}
 	}
-	return p.SampleType[0].Type
+	return ""
+}
+
+// lump makes one sample of all but the n largest, in the default sample type.
+func lump(p *profile.Profile, n int) {
+	if len(p.Sample) <= n {
+		return
+	}
+	column := max(slices.IndexFunc(p.SampleType, func(st *profile.ValueType) bool { return st.Type == p.DefaultSampleType }), 0)
+	slices.SortStableFunc(p.Sample, func(a, b *profile.Sample) int { return cmp.Compare(b.Value[column], a.Value[column]) })
+	var functionID, locationID uint64
+	for _, f := range p.Function {
+		functionID = max(functionID, f.ID)
+	}
+	for _, l := range p.Location {
+		locationID = max(locationID, l.ID)
+	}
+	rest := p.Sample[n:]
+	f := &profile.Function{ID: functionID + 1, Name: fmt.Sprintf("[%d smaller stacks]", len(rest))}
+	l := &profile.Location{ID: locationID + 1, Line: []profile.Line{{Function: f}}}
+	all := &profile.Sample{Value: make([]int64, len(p.SampleType)), Location: []*profile.Location{l}}
+	for _, s := range rest {
+		for i, v := range s.Value {
+			all.Value[i] += v
+		}
+	}
+	p.Function, p.Location = append(p.Function, f), append(p.Location, l)
+	p.Sample = append(p.Sample[:n:n], all)
 }
 
 // Links to the server that is not there, and menus made of them.
@@ -73,6 +112,7 @@ var (
 	pageTitle = regexp.MustCompile(`(?s)<title>.*?</title>`)
 	details   = regexp.MustCompile(`(?s)(<a [^>]*id="details"[^>]*>).*?(</a>)`)
 	configs   = regexp.MustCompile(`(?s)(<div id="config" class="menu-item">).*?(<div id="download")`)
+	saved     = regexp.MustCompile(`(?s)(<datalist id="config-list">).*?(</datalist>)`)
 )
 
 // hideMenus leaves the search box, the details and the graph: everything else asks a server.
@@ -83,7 +123,8 @@ func standalone(page []byte, title string) []byte {
 	title = html.EscapeString(title)
 	page = pageTitle.ReplaceAllLiteral(page, []byte("<title>"+title+"</title>"))
 	page = details.ReplaceAll(page, []byte("${1}"+strings.ReplaceAll(title, "$", "$$")+"${2}"))
-	page = configs.ReplaceAll(page, []byte("${1}</div>\n${2}")) // has the names of the user's saved views
+	page = configs.ReplaceAll(page, []byte("${1}</div>\n${2}")) // these two have the names of the user's saved views
+	page = saved.ReplaceAll(page, []byte("${1}${2}"))
 	page = deadLink.ReplaceAll(page, []byte(`${1} href="#"`))
 	return bytes.Replace(page, []byte("</head>"), []byte(hideMenus), 1)
 }

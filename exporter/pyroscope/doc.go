@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pyroscope pushes profiles to a Pyroscope server through its push API.
 //
 // The API is preferred to OTLP here because Pyroscope names a series after the OTLP period type, so that nothing but the

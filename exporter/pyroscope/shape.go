@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package pyroscope
 
 import (
@@ -167,11 +169,12 @@ func (b *shaper) mapping(src *profile.Mapping) *profile.Mapping {
 	return m
 }
 
-// number gives ids to everything that the samples refer to.
+// number makes p's tables, and the ids in them, of what its samples refer to.
 func number(p *profile.Profile) *profile.Profile {
 	mappings := map[*profile.Mapping]bool{}
 	functions := map[*profile.Function]bool{}
 	locations := map[*profile.Location]bool{}
+	p.Mapping, p.Location, p.Function = nil, nil, nil
 	for _, s := range p.Sample {
 		for _, l := range s.Location {
 			if locations[l] {
@@ -298,10 +301,10 @@ func splitAt(p *profile.Profile, samples, maxBytes, maxSamples int) ([]part, err
 		piece := &profile.Profile{
 			SampleType: p.SampleType, PeriodType: p.PeriodType, Period: p.Period,
 			TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos,
-			Sample:  p.Sample[from:min(from+samples, len(p.Sample))],
-			Mapping: p.Mapping, Location: p.Location, Function: p.Function,
+			Sample: p.Sample[from:min(from+samples, len(p.Sample))],
 		}
-		more, err := split(piece.Compact(), maxBytes, maxSamples)
+		// The parts share locations and number them anew: each is encoded before the next is made.
+		more, err := split(number(piece), maxBytes, maxSamples)
 		if err != nil {
 			return nil, err
 		}

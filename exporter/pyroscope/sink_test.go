@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package pyroscope_test
 
 import (
@@ -313,15 +315,29 @@ func TestLargeProfilesAreSplitAndAddUp(t *testing.T) {
 	for i := range 300 {
 		long.Add([]int64{1, int64(i + 1)}, long.Python(long.Func(fmt.Sprintf("f%d%s", i, strings.Repeat("x", 20_000)), "", "f.py", 1), 1))
 	}
-	shapes := map[string]*profile.Profile{
-		"many samples": many.Profile,
-		"long names":   long.Profile,
-		"generated":    profiletest.Generate(profiletest.Shape{Stacks: 30_000, Depth: 60, Functions: 20_000, Types: 2, Seed: 3}),
-	}
-	for name, p := range shapes {
-		pushes := push(t, item(p))
-		if len(pushes) < 2 {
+	const small = 64 << 10
+	generated := profiletest.Generate(profiletest.Shape{Stacks: 1000, Depth: 20, Functions: 1000, Types: 2, Seed: 3})
+	for name, c := range map[string]struct {
+		*profile.Profile
+		maxBytes, parts int
+	}{
+		"many samples": {many.Profile, 0, 3},
+		"long names":   {long.Profile, 0, 3},
+		"generated":    {generated, small, 2},
+	} {
+		p := c.Profile
+		srv := start(t)
+		if err := open(t, pyroscope.Config{Address: srv.URL, MaxBytes: c.maxBytes}).Export(t.Context(), item(p)); err != nil {
+			t.Fatal(err)
+		}
+		pushes := srv.Pushes()
+		if len(pushes) < c.parts || c.maxBytes == 0 && len(pushes) > c.parts {
 			t.Errorf("%s: %d pushes", name, len(pushes))
+		}
+		for _, x := range pushes {
+			if c.maxBytes > 0 && x.Size > c.maxBytes {
+				t.Errorf("%s: a part of %d bytes", name, x.Size)
+			}
 		}
 		var got []*profile.Profile
 		for _, x := range pushes {

@@ -29,7 +29,7 @@ func New(sampleTypes ...[2]string) *Builder {
 	for _, st := range sampleTypes {
 		b.SampleType = append(b.SampleType, &profile.ValueType{Type: st[0], Unit: st[1]})
 	}
-	b.DefaultSampleType = sampleTypes[0][0]
+	b.DefaultSampleType = sampleTypes[len(sampleTypes)-1][0]
 	return b
 }
 
