@@ -70,7 +70,7 @@ struct method_def {
 #define METH_NOARGS 4
 
 static struct {
-	int (*is_initialized)(void);
+	int (*is_initialized)(void), (*is_finalizing)(void);
 	int (*add_pending_call)(int (*)(void *), void *);
 	void *(*import)(const char *);
 	void *(*getattr)(void *, const char *);
@@ -121,7 +121,7 @@ void hw_exit_arm(void)
 	static bool asked;
 	static int asked_in;
 	/* A call that was pending at a fork is not relied on in the child. */
-	if ((asked && asked_in == hw_identity.pid) || !py.is_initialized())
+	if ((asked && asked_in == hw_identity.pid) || !py.is_initialized() || py.is_finalizing())
 		return;
 	if (py.add_pending_call(register_callback, NULL) == 0) {
 		asked = true;
@@ -154,6 +154,9 @@ void hw_exit_init(void)
 		}
 		*(void **)symbols[i].to = s;
 	}
+	*(void **)&py.is_finalizing = hw_py_is_finalizing_symbol();
+	if (!py.is_finalizing)
+		atomic_store(&armed, true);
 }
 
 static int run_soon(void *fn)

@@ -307,7 +307,16 @@ bool hw_py_safe_in_loader(void)
 
 void *hw_py_symbol(const char *name)
 {
-	return dlsym(RTLD_DEFAULT, name);
+	void *s = dlsym(RTLD_DEFAULT, name);
+	if (!s)
+		(void)dlerror(); /* the program may ask for errors of its own */
+	return s;
+}
+
+void *hw_py_is_finalizing_symbol(void)
+{
+	void *s = hw_py_symbol("Py_IsFinalizing"); /* 3.13+ */
+	return s ? s : hw_py_symbol("_Py_IsFinalizing");
 }
 
 const char *hw_py_version(void)
@@ -412,9 +421,7 @@ const char *hw_py_enable(void)
 			return off(why);
 	}
 	get_tstate = (const char *(*)(void))hw_py_symbol("PyGILState_GetThisThreadState");
-	is_finalizing = (int (*)(void))hw_py_symbol("Py_IsFinalizing");
-	if (!is_finalizing)
-		is_finalizing = (int (*)(void))hw_py_symbol("_Py_IsFinalizing");
+	is_finalizing = (int (*)(void))hw_py_is_finalizing_symbol();
 	type_code = hw_py_symbol("PyCode_Type");
 	type_str = hw_py_symbol("PyUnicode_Type");
 	type_bytes = hw_py_symbol("PyBytes_Type");

@@ -36,6 +36,7 @@ int hw_py_minor(void);
 
 /* Symbol lookup in the interpreter, for the files that talk to it outside the hook. */
 void *hw_py_symbol(const char *name);
+void *hw_py_is_finalizing_symbol(void);
 
 /* In the hook: walks the calling thread's frames. No frames is not an error. */
 void hw_py_walk(struct hw_pywalk *w);
