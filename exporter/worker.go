@@ -27,6 +27,7 @@ type worker struct {
 
 	stats SinkStats // guarded by p.mu
 	down  bool      // the last attempt failed; the worker's own
+	told  bool      // and that was said; the worker's own
 }
 
 func newWorker(p *Pipeline, s sink.Sink) *worker {
@@ -100,14 +101,14 @@ func (w *worker) deliver(e *entry) bool {
 	switch {
 	case err == nil:
 		p.mu.Lock()
-		recovered := w.down
+		recovered := w.told
 		w.stats.Accepted++
 		w.stats.Bytes += e.dump.Size
 		p.mu.Unlock()
 		if recovered {
 			p.log.Info("sink accepts again", "sink", w.sink.Name())
 		}
-		w.down = false
+		w.down, w.told = false, false
 		return true
 	case p.run.Err() != nil && !sink.IsPermanent(err):
 		return false
@@ -120,9 +121,21 @@ func (w *worker) deliver(e *entry) bool {
 func (w *worker) giveUp(e *entry, err error) {
 	w.failed(err)
 	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
 	w.stats.GivenUp++
-	w.p.warn(fmt.Sprintf("sink %s gave up: %v", w.sink.Name(), err))
+	w.p.mu.Unlock()
+	w.tell(fmt.Sprintf("sink %s gave up dump %s: %v", w.sink.Name(), e.path(), err))
+}
+
+// tell says the first failure since the sink last accepted something; the rest is counted.
+func (w *worker) tell(text string) {
+	if w.told {
+		w.p.log.Debug(text)
+		return
+	}
+	w.told = true
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	w.p.warn(text)
 }
 
 func (w *worker) failed(err error) {
@@ -172,14 +185,11 @@ func (w *worker) retry(ctx context.Context, item *sink.Item, e *entry, initial, 
 		backoff.WithBackOff(wait),
 		backoff.WithMaxElapsedTime(max(w.p.cfg.Retry.MaxElapsed-e.age(), 1)),
 		backoff.WithNotify(func(err error, next time.Duration) {
-			first := !w.down
 			w.failed(err)
 			w.p.mu.Lock()
 			w.stats.Retries++
 			w.p.mu.Unlock()
-			if first {
-				w.p.log.Warn("delivery failed, trying again", "sink", w.sink.Name(), "in", next.Round(time.Millisecond), "error", err)
-			}
+			w.tell(fmt.Sprintf("sink %s failed, trying again in %v: %v", w.sink.Name(), next.Round(time.Millisecond), err))
 		}))
 	if gaveUp := backoff.AsRetryError(err); gaveUp != nil {
 		w.failed(gaveUp.LastErr)

@@ -399,18 +399,38 @@ func TestAStoppedJobDoesNotStopUsWithoutATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the job has stopped", func() bool { return processState(pid) == "T" })
-	// SIGCONT for us alone continues the job; another for a running job is not sent on.
+	for _, s := range []syscall.Signal{unix.SIGCONT, unix.SIGUSR2} {
+		if err := unix.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.line(); got != name(s) {
+			t.Fatalf("the job got %s", got)
+		}
+	}
+	if got := r.status(); got != 7 {
+		t.Errorf("exit status %d", got)
+	}
+}
+
+func TestContinuingUsContinuesTheJobOnce(t *testing.T) {
+	t.Parallel()
+	r := newJobRunner(t)
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r.start()
+	pid := r.ready()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the job has stopped", func() bool { return processState(pid) == "T" })
 	r.send(unix.SIGCONT)
 	if got := r.line(); got != "SIGCONT" {
 		t.Fatalf("the job got %s", got)
 	}
-	if got := processState(r.cmd.Process.Pid); got == "T" {
-		t.Error("we have stopped")
-	}
+	// Another is not for a job that runs. Signal 64 is the last of any that come together.
 	r.send(unix.SIGCONT)
-	r.send(unix.SIGUSR2)
-	if got := r.rest(); !slices.Equal(got, []string{"SIGUSR2"}) {
-		t.Errorf("the job got %v", got)
+	r.send(64)
+	if got := r.line(); got != "signal 64" {
+		t.Errorf("the job got %s", got)
 	}
 }
 

@@ -115,13 +115,13 @@ func wantError(t *testing.T, err error, parts ...string) {
 
 func TestDumpsComeInOrderOfTheirSequenceNumbersWithGaps(t *testing.T) {
 	p := newPlace(t)
-	name := p.folder(node7(42, 7), "000010.interval.heap", "000002.exit.heap", "1000000.interval.heap", "000009.a-new_reason.heap")
+	name := p.folder(node7(42, 7), "000010.interval.heap", "000002.exit.heap", "1000000.interval.heap", "999999.interval.heap", "000009.a-new_reason.heap")
 	p.write(filepath.Join(p.path, name, ".000011.tmp"), "half")
 	dumps, err := p.claim(name).Dumps()
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"000002.exit.heap", "000009.a-new_reason.heap", "000010.interval.heap", "1000000.interval.heap"}
+	want := []string{"000002.exit.heap", "000009.a-new_reason.heap", "000010.interval.heap", "999999.interval.heap", "1000000.interval.heap"}
 	if got := dumpNames(dumps); !slices.Equal(got, want) {
 		t.Errorf("dumps %v, want %v", got, want)
 	}
