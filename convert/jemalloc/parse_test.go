@@ -199,6 +199,8 @@ func TestMappings(t *testing.T) {
 	f("00001000-00002000: /macos/lib with blank.dylib\n", "/macos/lib with blank.dylib+0x10f")
 	f("2000-1000 r-xp 0 fe:00 1 /backward\n", "0x110f")
 	f("what is this\n1000-2000 r-xp 0 fe:00 1 /lib.so\n", "/lib.so+0x10f")
+	f("1000-110f r-xp 0 fe:00 1 /ends_before\n", "0x110f")
+	f("1000-1110 r-xp 0 fe:00 1 /holds_it\n", "/holds_it+0x10f")
 	f("1000-1100 r-xp 0 fe:00 1 /before\n1200-1300 r-xp 0 fe:00 1 /behind\n", "0x110f")
 	f("1000-2000 r-xp 0 fe:00 1 /lib\xff.so\n", "/lib\uFFFD.so+0x10f")
 

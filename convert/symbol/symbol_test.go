@@ -2,6 +2,7 @@ package symbol_test
 
 import (
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -125,6 +126,66 @@ func TestNamesAreThoseTheProgramKnows(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Every byte of the program's text has the name that nm gives it, and none where nm knows no function of that size.
+func TestEveryByteAgreesWithNm(t *testing.T) {
+	for _, flags := range [][]string{{"-pie", "-fPIE"}, {"-no-pie", "-Wl,-Ttext-segment=0x12340000"}} {
+		exe := compile(t, flags...)
+		nm, err := exec.Command("nm", "-S", exe).Output()
+		if err != nil {
+			t.Skipf("nm: %v", err)
+		}
+		file, err := elf.Open(exe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		text := file.Section(".text")
+		sized := map[uint64]map[string]bool{} // names by address
+		for _, m := range regexp.MustCompile(`(?m)^([0-9a-f]+) ([0-9a-f]+) [tTwWiu] (\S+)$`).FindAllStringSubmatch(string(nm), -1) {
+			start, _ := strconv.ParseUint(m[1], 16, 64)
+			size, _ := strconv.ParseUint(m[2], 16, 64)
+			for a := start; a < start+size; a++ {
+				if sized[a] == nil {
+					sized[a] = map[string]bool{}
+				}
+				sized[a][m[3]] = true
+			}
+		}
+		bare := map[string]bool{} // without a size: they may reach to the next symbol
+		for _, m := range regexp.MustCompile(`(?m)^[0-9a-f]+ [tTwW] (\S+)$`).FindAllStringSubmatch(string(nm), -1) {
+			bare[m[1]] = true
+		}
+		var offsets []uint64
+		for o := text.Offset; o < text.Offset+text.FileSize; o++ {
+			offsets = append(offsets, o)
+		}
+		in, err := os.Open(exe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		got, err := symbol.ParseELF(in, "", offsets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := 0
+		for _, o := range offsets {
+			want := sized[o-text.Offset+text.Addr]
+			switch name := got[o]; {
+			case len(want) > 0 && !want[name]:
+				t.Errorf("offset %#x: got %q, nm says %v", o, name, want)
+			case len(want) == 0 && name != "" && !bare[name]:
+				t.Errorf("offset %#x: got %q, which does not reach that far", o, name)
+			case len(want) > 0:
+				named++
+			}
+		}
+		if named < 100 {
+			t.Errorf("only %d bytes compared", named)
+		}
 	}
 }
 
@@ -349,3 +410,34 @@ func TestFailingDisk(t *testing.T) {
 type failing struct{}
 
 func (failing) ReadAt([]byte, int64) (int, error) { return 0, io.ErrClosedPipe }
+
+// BenchmarkSymbolize looks 1000 addresses up in the largest library that a Python here has.
+func BenchmarkSymbolize(b *testing.B) {
+	files, _ := filepath.Glob(filepath.Join(os.Getenv("PYENV_ROOT"), "versions", "*", "lib", "libpython3.*.so.1.0"))
+	if len(files) == 0 {
+		b.Skip("no libpython: set PYENV_ROOT")
+	}
+	file := files[len(files)-1]
+	e, err := elf.Open(file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	text := e.Section(".text")
+	var offsets []uint64
+	for i := range uint64(1000) {
+		offsets = append(offsets, text.Offset+i*(text.FileSize/1000))
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer in.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		names, err := symbol.ParseELF(in, "", offsets)
+		if err != nil || len(names) == 0 {
+			b.Fatal(names, err)
+		}
+	}
+}
