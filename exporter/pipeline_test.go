@@ -76,7 +76,7 @@ func (p *place) living() string {
 	return p.folder(os.Getpid(), start)
 }
 
-func (p *place) folder(pid int, start uint64) string {
+func (p *place) folder(pid int, start uint64, files ...string) string {
 	p.t.Helper()
 	safe := strings.Map(func(r rune) rune {
 		if r == '-' {
@@ -88,11 +88,19 @@ func (p *place) folder(pid int, start uint64) string {
 	text, err := json.Marshal(spool.Identity{
 		Schema: 1, Host: p.host, PID: pid, StartTicks: start, ServiceName: "trainer", Variables: map[string]string{"RANK": "3"},
 	})
+	// It comes into the spool whole: a reader may take the empty folder of a dead process away at once.
+	making := filepath.Join(p.t.TempDir(), name)
 	if err == nil {
-		err = os.Mkdir(filepath.Join(p.path, name), 0o700)
+		err = os.Mkdir(making, 0o700)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(p.path, name, "process.json"), text, 0o600)
+		err = os.WriteFile(filepath.Join(making, "process.json"), text, 0o600)
+	}
+	for i := 0; i+1 < len(files) && err == nil; i += 2 {
+		err = os.WriteFile(filepath.Join(making, files[i]), []byte(files[i+1]), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(making, filepath.Join(p.path, name))
 	}
 	if err != nil {
 		p.t.Fatal(err)
@@ -291,8 +299,7 @@ func TestEveryDumpGoesToEverySinkAndLeavesTheSpool(t *testing.T) {
 	two := p.living()
 	p.dump(two, 1, "start", "a=30")
 	p.until("the dump of the living process is gone", func() bool { return len(b.got()) == 3 && len(p.files(two)) == 0 })
-	three := p.dead(4194302)
-	p.dump(three, 1, "exit", "a=40")
+	three := p.folder(4194302, 1, "000001.exit.heap", "a=40")
 	p.finish(pipeline)
 	want := []string{one + "/000001.interval", one + "/000012.exit", two + "/000001.start", three + "/000001.exit"}
 	for _, m := range []*memory{a, b} {
@@ -643,9 +650,8 @@ func TestTheSpoolIsBusyWhileFilesCome(t *testing.T) {
 	var writers sync.WaitGroup
 	for i := range processes {
 		folder := p.dead(4194200 + i)
-		p.dump(folder, 1, "interval", "a=1")
 		writers.Go(func() {
-			for seq := 2; seq <= dumps; seq++ {
+			for seq := 1; seq <= dumps; seq++ {
 				// The reader may have taken the folder of a dead process away, as it may not that of a living one.
 				if err := os.WriteFile(filepath.Join(p.path, folder, fmt.Sprintf("%06d.interval.heap", seq)), []byte("a=1"), 0o600); err != nil {
 					return
