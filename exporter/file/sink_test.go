@@ -130,6 +130,9 @@ func TestOnlyTheNewestHasAFlameGraph(t *testing.T) {
 	}
 	export(3, "000003.interval", "live")
 	export(2, "000002.interval", "live") // late
+	if top, err := os.ReadFile(filepath.Join(dir, "node7-4242-8123456", "top.txt")); err != nil || !strings.Contains(string(top), "000003.interval") {
+		t.Errorf("a late dump took the newest one's place: %.100s", top)
+	}
 	export(2, "000002.oom", "peak")
 	export(4, "000004.exit", "live")
 	var got []string
