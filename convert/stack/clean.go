@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/google/pprof/profile"
@@ -52,6 +53,9 @@ func Clean(p *profile.Profile, opts Options) {
 	}
 }
 
+// pythonBinary are the names of interpreters: python3, python3.12, python3.13t, python3.12d.
+var pythonBinary = regexp.MustCompile(`^python[0-9.]*[a-z]?$`)
+
 // class says whom a frame belongs to.
 type class uint8
 
@@ -75,7 +79,7 @@ func classify(l *profile.Location) class {
 		return allocator
 	case len(l.Line) > 0 && l.Line[0].Function != nil && allocatorName(l.Line[0].Function.Name):
 		return allocator
-	case strings.HasPrefix(base, "libpython"), strings.HasPrefix(base, "python"):
+	case strings.HasPrefix(base, "libpython"), pythonBinary.MatchString(base):
 		return interpreter
 	}
 	return program

@@ -129,6 +129,8 @@ func TestClean(t *testing.T) {
 	f(def, deep, "| list_resize libpython3.12.so.1.0 | _PyEval python3.12 | f f.py:3 | g f.py:9")
 	f(stack.Options{DropInterpreter: true}, deep, "| f f.py:3 | g f.py:9")
 	f(stack.Options{DropInterpreter: true}, "list_resize!/usr/lib/libpython3.12.so.1.0 main!/bin/app f@/src/f.py:3", "| list_resize libpython3.12.so.1.0 | main app | f f.py:3")
+	f(stack.Options{DropInterpreter: true}, "x!/opt/python-fastjson.so f@/src/f.py:3", "| x python-fastjson.so | f f.py:3")
+	f(stack.Options{DropInterpreter: true}, "x!/usr/bin/python3.13t f@/src/f.py:3", "| f f.py:3")
 	f(stack.Options{DropInterpreter: true}, "list_resize!/usr/lib/libpython3.12.so.1.0", "| list_resize libpython3.12.so.1.0")
 	f(stack.Options{KeepAllocator: true}, "malloc!/opt/libheapwire.so work!/bin/app", "| malloc libheapwire.so | work app")
 	// Bytes without any other frame keep the outermost.
