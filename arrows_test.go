@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package heapwire holds no code: its test keeps the arrows between the rooms of the house pointing one way.
 package heapwire
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -13,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 type jobOptions struct {
@@ -107,10 +111,7 @@ func runOnce(ctx context.Context, python, program string, env []string) (run, er
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, program)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		return strings.HasPrefix(kv, "LD_PRELOAD=") || strings.HasPrefix(kv, "HEAPWIRE") || strings.HasPrefix(kv, "MALLOC_CONF=") ||
-			strings.HasPrefix(kv, "PYTHONMALLOC=")
-	}), env...)
+	cmd.Env = pythons.CleanEnv(env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bench measures what docs/performance.md reports, and prints it as the tables that stand there: how fast a dump becomes
 // pprof and OTLP, and what the shim costs the job.
 package main

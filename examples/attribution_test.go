@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -9,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/pprof/profile"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 // A lesson is one program with the arguments of a test run. Its blocks are sized so that a run takes about a second.
@@ -39,7 +43,7 @@ var lessons = []lesson{
 // Every lesson under every interpreter: the job keeps what it holds until a dump begun after it had told its truth has
 // become a profile, so the two describe the same moment.
 func TestLeaksAreAttributedToFunctionFileAndLine(t *testing.T) {
-	for _, py := range pythons(t, python.supported) {
+	for _, py := range findPythons(t, python.Supported) {
 		t.Run(py.String(), func(t *testing.T) {
 			for _, l := range lessons {
 				t.Run(l.name, func(t *testing.T) {
@@ -89,7 +93,7 @@ func buildExtension(t *testing.T, py python) string {
 	t.Helper()
 	folder := t.TempDir()
 	cmd := exec.Command(py.Path, filepath.Join(here, "leak_native", "build.py"), folder)
-	cmd.Env = cleanEnv()
+	cmd.Env = pythons.CleanEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building the extension: %v\n%s", err, out)
 	}
@@ -253,7 +257,7 @@ func checkRecursion(t *testing.T, _ *job, truths []truth, profiles map[int]*prof
 
 // The last dump, taken at normal exit, still shows what the program held: Python frees it only afterwards.
 func TestAProgramThatEndsAtOnceIsProfiledAtItsExit(t *testing.T) {
-	for _, py := range pythons(t, python.supported) {
+	for _, py := range findPythons(t, python.Supported) {
 		t.Run(py.String(), func(t *testing.T) {
 			t.Parallel()
 			program := filepath.Join(here, "leak_basic/leak_basic.py")
@@ -284,7 +288,7 @@ func TestAProgramThatEndsAtOnceIsProfiledAtItsExit(t *testing.T) {
 func TestInterpretersWithoutAFrameTableRunWithNativeFramesOnly(t *testing.T) {
 	program := filepath.Join(here, "cases/unsupported.py")
 	found := false
-	for _, py := range pythons(t, func(p python) bool { return !p.supported() && p.Kind == "CPython" }) {
+	for _, py := range findPythons(t, func(p python) bool { return !p.Supported() && p.Kind == "CPython" }) {
 		found = true
 		t.Run(py.String(), func(t *testing.T) {
 			t.Parallel()

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -7,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 // The demo by itself demands that the leak is in the table and that the receiver got something.
@@ -19,7 +23,7 @@ func TestTheDemoNamesTheLeak(t *testing.T) {
 	program := filepath.Join(here, "leak_basic/leak_basic.py")
 	cmd := exec.CommandContext(ctx, "go", "run", "./demo",
 		"-heapwire", heapwire, "-python", py.Path, "-program", program, "-out", out, "-interval", "1s", "-rounds", "10")
-	cmd.Env = cleanEnv()
+	cmd.Env = pythons.CleanEnv()
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)

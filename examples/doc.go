@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package examples holds small real programs, one lesson each, and the tests that run every one of them under every
 // CPython on the machine and compare its profile with what the program itself counted.
 //

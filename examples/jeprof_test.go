@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 // jemalloc's own tool reads our dump as it is, and comes to the same totals as our converter: overall, and for each
@@ -71,7 +75,7 @@ func runJeprof(t *testing.T, jeprof, program, dump string) (int64, map[string]in
 		tools += "," + tool + ":" + tool
 	}
 	cmd := exec.CommandContext(ctx, jeprof, "--text", "--show_bytes", tools, program, dump)
-	cmd.Env = cleanEnv()
+	cmd.Env = pythons.CleanEnv()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

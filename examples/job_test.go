@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -17,6 +19,8 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 // Watchdog of one job; a job takes a few seconds.
@@ -76,7 +80,7 @@ func start(t *testing.T, env []string, name string, args ...string) *job {
 	ctx, cancel := context.WithTimeout(context.Background(), jobLimit)
 	j := &job{t: t, cancel: cancel}
 	j.cmd = exec.CommandContext(ctx, name, args...)
-	j.cmd.Env = cleanEnv(append([]string{sampleBytes}, env...)...)
+	j.cmd.Env = pythons.CleanEnv(append([]string{sampleBytes}, env...)...)
 	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	j.cmd.Cancel = func() error { return syscall.Kill(-j.cmd.Process.Pid, syscall.SIGKILL) }

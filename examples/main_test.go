@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -28,20 +29,4 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
-}
-
-// cleanEnv is this process's environment without anything that steers heapwire, jemalloc, OpenTelemetry or Python's
-// allocator, with more added.
-func cleanEnv(more ...string) []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		name, _, _ := strings.Cut(kv, "=")
-		switch {
-		case strings.HasPrefix(name, "HEAPWIRE_"), strings.HasPrefix(name, "OTEL_"), strings.HasPrefix(name, "PYROSCOPE_"):
-		case name == "LD_PRELOAD", name == "MALLOC_CONF", name == "PYTHONMALLOC":
-		default:
-			env = append(env, kv)
-		}
-	}
-	return append(env, more...)
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -108,7 +110,7 @@ func checkSites(t *testing.T, py python, p *profile.Profile, program string, tol
 			t.Logf("%s %s: %.2f MiB, truth %.2f (%+.1f %%)", py, name, mib(got), mib(want), 100*float64(got-want)/float64(want))
 		}
 		function := at.function
-		if !py.qualified() {
+		if !py.Qualified() {
 			function = at.bare()
 		}
 		for _, s := range p.Sample {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package examples
 
 import (
@@ -17,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
 // shimLines are the lines of stderr that come from heapwire, not from the job.
@@ -202,7 +206,7 @@ func TestProgramsWithoutAnInterpreterAreLeftAlone(t *testing.T) {
 				t.Skipf("no %s on this machine", command[0])
 			}
 			plain := exec.Command(command[0], command[1:]...)
-			plain.Env = cleanEnv()
+			plain.Env = pythons.CleanEnv()
 			want, err := plain.Output()
 			if err != nil {
 				t.Fatal(err)
@@ -266,7 +270,7 @@ func TestTheUsersOwnPreloadAndOptionsStay(t *testing.T) {
 func loadedLibrary(t *testing.T, py python) string {
 	t.Helper()
 	cmd := exec.Command(py.Path, "-c", "print(next(l.split()[-1] for l in open('/proc/self/maps') if 'libm.so' in l or 'libc.so' in l or 'libm-' in l or 'libc-' in l))")
-	cmd.Env = cleanEnv()
+	cmd.Env = pythons.CleanEnv()
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("finding a library: %v", err)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Demo profiles a leaking Python program for some seconds and shows every place the answer goes to: the summary of
 // heapwire run, an OTLP receiver (the Collector's own, started here on loopback) and files with a flame graph.
 package main
