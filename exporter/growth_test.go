@@ -56,7 +56,7 @@ func TestGrowth(t *testing.T) {
 func TestSpansForgetNoLow(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for dumps := 2; dumps < 200; dumps++ {
-		low := dumps - 1 - random.IntN(max(dumps/4, 1))
+		low := dumps - 1 - random.IntN(max(dumps/8, 1))
 		h := &history{}
 		for i := range dumps {
 			sums := map[uint64]int64{1: 10, 2: 10 + int64(i), 3: 10 + int64(i)}
@@ -65,10 +65,19 @@ func TestSpansForgetNoLow(t *testing.T) {
 			}
 			h.add(sums)
 		}
+		want := int64(dumps - 1)
+		for _, s := range h.spans {
+			if s.from >= dumps/2 {
+				want = min(want, int64(s.from))
+			}
+		}
+		if want > int64(dumps/2+dumps/4+1) {
+			t.Errorf("%d dumps: only those from %d count", dumps, want)
+		}
 		grown := map[int64]bool{}
 		for _, g := range h.growth("p", map[uint64]named{1: {}, 2: {}, 3: {}}) {
 			grown[g.steady] = true
-			if g.Last != int64(10+dumps-1) || g.First != 10 || g.steady > int64(dumps-1) || g.steady < int64(dumps/2) {
+			if g.Last != int64(10+dumps-1) || g.First != 10 || g.steady != want {
 				t.Errorf("%d dumps: %+v", dumps, g)
 			}
 		}

@@ -332,6 +332,24 @@ func TestEveryDumpGoesToEverySinkAndLeavesTheSpool(t *testing.T) {
 	}
 }
 
+func TestWhatAnInterpreterFreesAtItsExitIsNoShrinking(t *testing.T) {
+	p := newPlace(t)
+	folder := p.dead(4194301)
+	for i, d := range []struct{ reason, text string }{{"interval", "a=10"}, {"interval", "a=50"}, {"exit", "a=5"}, {"interval", "a=1"}} {
+		p.dump(folder, i+1, d.reason, d.text)
+	}
+	m := &memory{name: "m"}
+	pipeline := p.start(nil, m)
+	p.until("all is delivered", func() bool { return len(m.got()) == 4 })
+	p.finish(pipeline)
+	if proc := pipeline.Processes()[0]; proc.Live != 50 || proc.Dumps != 4 {
+		t.Errorf("process %+v", proc)
+	}
+	if got := growthText(pipeline.Growth(3, nil)); got != folder+" a 10→50; " {
+		t.Errorf("growth %q", got)
+	}
+}
+
 func TestADumpThatCannotBeReadIsSetAside(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {
@@ -478,6 +496,9 @@ func TestASinkThatIsDownGivesUpWhatIsOverdue(t *testing.T) {
 	p.until("the folder is gone", func() bool { _, err := os.Stat(filepath.Join(p.path, folder)); return os.IsNotExist(err) })
 	if s := pipeline.sinkStats("down"); s.GivenUp != 50 || s.Accepted != 0 || s.Retries == 0 {
 		t.Errorf("stats %+v", s)
+	}
+	if n := down.tries(); n >= 50 {
+		t.Errorf("%d attempts: what is overdue needs none of its own", n)
 	}
 	if n := strings.Count(p.logs.String(), "level=WARN"); n != 1 {
 		t.Errorf("one outage is told %d times:\n%s", n, p.logs.String())

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/heapwire/heapwire/exporter/run"
 )
 
 func newEnv() *cobra.Command {
@@ -34,6 +36,9 @@ spool until a reader takes them.`,
 			if err != nil {
 				return err
 			}
+			if _, err := run.Preload(nil, library); err != nil {
+				return err
+			}
 			vars = append([][2]string{{"LD_PRELOAD", library}}, vars...)
 			if shim.spool != "" {
 				vars = append(vars, [2]string{"HEAPWIRE_SPOOL", shim.spool})
@@ -54,7 +59,7 @@ var shells = map[string]func(vars [][2]string) string{
 		for _, v := range vars {
 			value := quoteShell(v[1])
 			if v[0] == "LD_PRELOAD" {
-				value += "${LD_PRELOAD:+:$LD_PRELOAD}"
+				value += `"${LD_PRELOAD:+:$LD_PRELOAD}"`
 			}
 			fmt.Fprintf(&b, "export %s=%s\n", v[0], value)
 		}

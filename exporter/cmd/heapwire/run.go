@@ -77,7 +77,6 @@ func (f *shimFlags) register(cmd *cobra.Command) {
 	flags.Var(&f.sampleBytes, "sample-bytes", "mean number of allocated bytes between two samples (HEAPWIRE_SAMPLE_BYTES; the shim's default is 512KiB)")
 	flags.IntVar(&f.lgSample, "lg-sample", 0, "the same as a power of two, as jemalloc counts: 19 is 512KiB")
 	flags.StringVar(&f.lib, "lib", "", "`PATH` of libheapwire.so (HEAPWIRE_LIB; default beside this program or in ../lib)")
-	cmd.MarkFlagsMutuallyExclusive("sample-bytes", "lg-sample")
 }
 
 // settings checks the flags and gives the variables that say the same to the shim.
@@ -90,6 +89,9 @@ func (f *shimFlags) settings(cmd *cobra.Command) ([][2]string, error) {
 		vars = append(vars, [2]string{"HEAPWIRE_INTERVAL", strconv.FormatInt(f.interval.Milliseconds(), 10) + "ms"})
 	}
 	if cmd.Flags().Changed("lg-sample") {
+		if f.sampleBytes > 0 {
+			return nil, usagef("--sample-bytes and --lg-sample say the same: give one")
+		}
 		if f.lgSample < 0 || f.lgSample > 40 {
 			return nil, usagef("--lg-sample %d: want 0 to 40", f.lgSample)
 		}
