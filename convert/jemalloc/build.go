@@ -144,10 +144,10 @@ func (b *builder) pythonFrame(token uint64) (f *profile.Function, line int64, sh
 	if r == nil {
 		return b.special(nameUnnamedPython + strconv.FormatUint(uint64(id), 10) + "]"), line, false
 	}
-	if r.made == nil {
-		r.made = b.add(&profile.Function{Name: r.name, SystemName: r.name, Filename: r.file, StartLine: r.line})
+	if r.function.ID == 0 {
+		b.add(&r.function)
 	}
-	return r.made, line, r.shared
+	return &r.function, line, r.shared
 }
 
 // special is a function that is none of the program's.

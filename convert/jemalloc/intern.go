@@ -103,7 +103,7 @@ type entryList struct {
 	length int
 }
 
-const entryBlock = 1024
+const entryBlock = 256
 
 func (l *entryList) add(e entry) {
 	if l.length%entryBlock == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 
 	"github.com/google/pprof/profile"
@@ -52,6 +53,7 @@ func Parse(r io.Reader, opts Options) (*Dump, error) {
 		opts:  opts,
 		lines: newLineReader(r),
 		table: newAddressTable(),
+		seed:  maphash.MakeSeed(),
 	}
 	p.report.Name = opts.Name
 	if err := p.header(); err != nil {
@@ -111,7 +113,9 @@ type parser struct {
 	meta    Meta
 
 	rows      map[uint32]*row
-	rowTexts  map[rowText]*row
+	rowTexts  map[uint64]*row // by a hash of the text behind the id
+	rowBlock  []row           // free ones
+	seed      maphash.Seed
 	fileNames map[string]string
 }
 

@@ -2,6 +2,7 @@ package jemalloc
 
 import (
 	"bytes"
+	"hash/maphash"
 	"strconv"
 	"strings"
 
@@ -39,18 +40,13 @@ type object struct {
 	buildID    string
 }
 
-// row is a line of HEAPWIRE_FRAMES: one Python function.
+// row is a line of HEAPWIRE_FRAMES: one Python function. The function is the profile's once it has an id.
 type row struct {
-	name, file string
-	line       int64
-	shared     bool // several ids have this row's text
-	made       *profile.Function
+	function profile.Function
+	shared   bool // several ids have this row's text
 }
 
-type rowText struct {
-	name, file string
-	line       int64
-}
+const rowBlock = 256
 
 // openSection reads "HEAPWIRE_<NAME>: <version>". A section that is still open was cut.
 func (p *parser) openSection(line []byte) bool {
@@ -133,12 +129,18 @@ func (p *parser) frameLine(line []byte) {
 		return
 	}
 	if p.rows == nil {
-		p.rows, p.rowTexts = map[uint32]*row{}, map[rowText]*row{}
+		p.rows, p.rowTexts = map[uint32]*row{}, map[uint64]*row{}
 	}
-	text := rowText{unescape(name), p.fileName(file), int64(l)}
+	text := maphash.Bytes(p.seed, line[len(id):])
 	r := p.rowTexts[text]
-	if r == nil {
-		r = &row{name: text.name, file: text.file, line: text.line}
+	fileName := p.fileName(file)
+	if r == nil || r.function.Filename != fileName || r.function.StartLine != int64(l) || r.function.Name != unescape(name) {
+		if len(p.rowBlock) == 0 {
+			p.rowBlock = make([]row, rowBlock)
+		}
+		r, p.rowBlock = &p.rowBlock[0], p.rowBlock[1:]
+		r.function.Name, r.function.Filename, r.function.StartLine = unescape(name), fileName, int64(l)
+		r.function.SystemName = r.function.Name
 		p.rowTexts[text] = r
 	} else {
 		r.shared = true
