@@ -156,9 +156,14 @@ func Folded(w io.Writer, p *profile.Profile, sampleType string) error {
 	slices.Sort(lines)
 	out := bufio.NewWriter(w)
 	for _, k := range lines {
-		fmt.Fprintf(out, "%s %d\n", k, sums[k])
+		if _, err := fmt.Fprintf(out, "%s %d\n", k, sums[k]); err != nil {
+			return fmt.Errorf("writing folded stacks: %w", err)
+		}
 	}
-	return out.Flush()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("writing folded stacks: %w", err)
+	}
+	return nil
 }
 
 // separators are characters that would break a folded line.

@@ -31,7 +31,7 @@ func (f *file) read(root, name, buildID string, wanted []uint64) (err error) {
 	if err != nil {
 		return err
 	}
-	defer handle.Close()
+	defer func() { _ = handle.Close() }() // read only: nothing to lose
 	return f.parse(handle, buildID, wanted)
 }
 
@@ -46,7 +46,7 @@ func open(root, name string) (*os.File, error) {
 		var dir *os.Root
 		if dir, err = os.OpenRoot(root); err == nil {
 			handle, err = dir.OpenFile(strings.TrimLeft(name, "/"), flags, 0)
-			dir.Close()
+			_ = dir.Close()
 		}
 	}
 	switch {
@@ -60,7 +60,7 @@ func open(root, name string) (*os.File, error) {
 		err = errors.New("not a regular file")
 	}
 	if err != nil {
-		handle.Close()
+		_ = handle.Close()
 		return nil, err
 	}
 	return handle, nil

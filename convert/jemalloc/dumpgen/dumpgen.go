@@ -1,7 +1,7 @@
 package dumpgen
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"math"
@@ -112,7 +112,7 @@ func printed(v Values, sampleBytes int64) (uint64, uint64) {
 
 // Write writes the dump.
 func (d *Dump) Write(w io.Writer) error {
-	out := bufio.NewWriterSize(w, 64<<10)
+	out := new(bytes.Buffer)
 	fmt.Fprintf(out, "heap_v2/%d\n", d.SampleBytes)
 	var h Stack
 	if d.Raw {
@@ -138,10 +138,7 @@ func (d *Dump) Write(w io.Writer) error {
 			line = append(line, " 0x"...)
 			line = appendHex(line, f)
 		}
-		line = append(line, '\n')
-		if _, err := out.Write(line); err != nil {
-			return fmt.Errorf("writing stacks: %w", err)
-		}
+		out.Write(append(line, '\n'))
 		counts(out, "t*", s, "")
 		counts(out, fmt.Sprintf("t%d", s.Thread), s, "")
 	}
@@ -156,7 +153,7 @@ func (d *Dump) Write(w io.Writer) error {
 	if !d.Plain {
 		d.sections(out)
 	}
-	if err := out.Flush(); err != nil {
+	if _, err := w.Write(out.Bytes()); err != nil {
 		return fmt.Errorf("writing the dump: %w", err)
 	}
 	return nil
@@ -164,7 +161,7 @@ func (d *Dump) Write(w io.Writer) error {
 
 var escape = strings.NewReplacer("\\", `\\`, "\t", `\t`, "\n", `\n`, "\r", `\r`)
 
-func (d *Dump) sections(out *bufio.Writer) {
+func (d *Dump) sections(out *bytes.Buffer) {
 	out.WriteString("\nHEAPWIRE_META: 1\n")
 	for _, p := range d.Meta {
 		fmt.Fprintf(out, "%s=%s\n", p.Key, p.Value)
@@ -180,7 +177,7 @@ func (d *Dump) sections(out *bufio.Writer) {
 	out.WriteString("\n")
 }
 
-func counts(out *bufio.Writer, who string, s Stack, name string) {
+func counts(out *bytes.Buffer, who string, s Stack, name string) {
 	if name != "" {
 		name = " " + name
 	}
