@@ -1,6 +1,7 @@
 package jemalloc
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -33,7 +34,7 @@ func (p *parser) finish() *Dump {
 		&profile.ValueType{Type: "inuse_space", Unit: "bytes"})
 
 	p.sortMaps()
-	b := builder{parser: p, prof: prof, accum: accum}
+	b := builder{parser: p, prof: prof}
 	b.locate()
 	b.merge()
 	b.samples()
@@ -44,8 +45,7 @@ func (p *parser) finish() *Dump {
 // builder resolves addresses to locations, then stacks to samples.
 type builder struct {
 	*parser
-	prof  *profile.Profile
-	accum bool
+	prof *profile.Profile
 	// locations by number of the address table. Numbers that mean the same location are made one by alias.
 	locations []*profile.Location
 	alias     []uint32
@@ -63,15 +63,7 @@ type pythonLine struct {
 
 // locate makes a location of every address, in the order in which the file has them.
 func (b *builder) locate() {
-	slices.SortStableFunc(b.objects, func(x, y object) int {
-		switch {
-		case x.start < y.start:
-			return -1
-		case x.start > y.start:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(b.objects, func(x, y object) int { return cmp.Compare(x.start, y.start) })
 	b.mappings = map[int]*profile.Mapping{}
 	b.functions = map[string]*profile.Function{}
 	b.lines = map[pythonLine]uint32{}
@@ -119,6 +111,8 @@ func (b *builder) locate() {
 	for i := range b.prof.Location {
 		b.prof.Location[i] = &arena[i]
 	}
+	// The first mapping is the main program (profile.proto), which the kernel loads below its libraries.
+	slices.SortFunc(b.prof.Mapping, func(x, y *profile.Mapping) int { return cmp.Compare(x.Start, y.Start) })
 	if b.python != nil {
 		b.prof.Mapping = append(b.prof.Mapping, b.python)
 	}
@@ -188,15 +182,7 @@ func (b *builder) mapping(i int) *profile.Mapping {
 
 // buildID finds the loaded object that an address belongs to.
 func (b *builder) buildID(address uint64) string {
-	i, found := slices.BinarySearchFunc(b.objects, address, func(o object, a uint64) int {
-		switch {
-		case o.start < a:
-			return -1
-		case o.start > a:
-			return 1
-		}
-		return 0
-	})
+	i, found := slices.BinarySearchFunc(b.objects, address, func(o object, a uint64) int { return cmp.Compare(o.start, a) })
 	if !found {
 		i--
 	}

@@ -205,3 +205,22 @@ func checkTop(t *testing.T, p *profile.Profile, want expected) {
 		}
 	}
 }
+
+// A cut between stacks is told by the header: reference figures of the public dump cut at byte 200,000.
+func TestShareOfACutDump(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(testdata(t), "public", "pprofutils-jemalloc.heap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dump, err := jemalloc.Parse(strings.NewReader(string(text[:200_000])), jemalloc.Options{Name: "cut.heap"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := dump.Report
+	if r.Stacks != 275 || math.Abs(r.ShareFound-0.53) > 0.005 || !r.Truncated || r.Mode != jemalloc.ModeUndecided {
+		t.Errorf("got %d stacks, share %.3f, truncated %v, mode %s, want 275 stacks, 53 %%, truncated, undecided", r.Stacks, r.ShareFound, r.Truncated, r.Mode)
+	}
+	if w := strings.Join(r.Warnings(), "\n"); !strings.Contains(w, "cut.heap: byte 200000: the dump ends here") || !strings.Contains(w, "account for 53.") {
+		t.Errorf("warnings: %s", w)
+	}
+}

@@ -2,6 +2,7 @@ package jemalloc
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -82,15 +83,7 @@ func (p *parser) beyondMappings(address uint64) bool {
 }
 
 func (p *parser) sortMaps() {
-	byStart := func(a, b mapping) int {
-		switch {
-		case a.start < b.start:
-			return -1
-		case a.start > b.start:
-			return 1
-		}
-		return 0
-	}
+	byStart := func(a, b mapping) int { return cmp.Compare(a.start, b.start) }
 	if !slices.IsSortedFunc(p.maps, byStart) {
 		slices.SortStableFunc(p.maps, byStart)
 	}
@@ -98,15 +91,7 @@ func (p *parser) sortMaps() {
 
 // find returns the index of the mapping that holds the address, or -1.
 func (p *parser) find(address uint64) int {
-	i, found := slices.BinarySearchFunc(p.maps, address, func(m mapping, a uint64) int {
-		switch {
-		case m.start < a:
-			return -1
-		case m.start > a:
-			return 1
-		}
-		return 0
-	})
+	i, found := slices.BinarySearchFunc(p.maps, address, func(m mapping, a uint64) int { return cmp.Compare(m.start, a) })
 	if !found {
 		i--
 	}
