@@ -73,11 +73,11 @@ func show(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	table, err := exec.CommandContext(ctx, o.heapwire, "convert", "--format", "text", newest).Output()
+	table, err := exec.CommandContext(ctx, o.heapwire, "convert", "--format", "text", "--rows", "12", newest).Output()
 	if err != nil {
 		return fmt.Errorf("making the table of %s: %w", newest, err)
 	}
-	fmt.Printf("\nWho holds the memory (%s)\n%s", newest, firstLines(string(table), 20))
+	fmt.Printf("\nWho holds the memory (%s)\n%s", newest, table)
 	if !strings.Contains(string(table), leaking) {
 		return fmt.Errorf("the table does not name %s, which leaks", leaking)
 	}
@@ -141,12 +141,4 @@ func newestFile(folder, suffix string, since time.Time) (string, error) {
 		return "", fmt.Errorf("no *%s was written to %s", suffix, folder)
 	}
 	return slices.MaxFunc(files, func(a, b file) int { return a.time.Compare(b.time) }).path, nil
-}
-
-func firstLines(text string, n int) string {
-	lines := strings.SplitAfter(text, "\n")
-	if len(lines) > n {
-		lines = lines[:n]
-	}
-	return strings.Join(lines, "")
 }
