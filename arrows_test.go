@@ -89,7 +89,7 @@ func forbidden(from, imported string) string {
 }
 
 func carriesProfiles(pkg string) bool {
-	for _, room := range []string{"convert/otlp", "exporter/otlp", "otelcol", "examples/demo", "bench"} {
+	for _, room := range []string{"convert/otlp", "exporter/otlp", "otelcol"} {
 		if within(pkg, room) {
 			return true
 		}

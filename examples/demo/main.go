@@ -20,8 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"go.opentelemetry.io/collector/pdata/pprofile"
-
 	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
 )
 
@@ -87,20 +85,6 @@ func show(ctx context.Context, o options) (err error) {
 		return errors.New("the OTLP receiver got nothing")
 	}
 	fmt.Printf("\nWhat the OTLP receiver got: %d requests\n", len(received))
-	if err := printLive(received); err != nil {
-		return err
-	}
-
-	graph, err := newestFile(o.out, ".html", began)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nFlame graph: %s\n", graph)
-	return nil
-}
-
-// printLive shows how the live heap grew from request to request.
-func printLive(received []pprofile.Profiles) error {
 	for i, one := range received {
 		stacks, err := otlptest.Stacks(one)
 		if err != nil {
@@ -110,6 +94,12 @@ func printLive(received []pprofile.Profiles) error {
 		fmt.Printf("  %2d  %5d stacks  %8.1f MiB live  %8d objects\n",
 			i+1, len(stacks), float64(sum["inuse_space/bytes"])/(1<<20), sum["inuse_objects/count"])
 	}
+
+	graph, err := newestFile(o.out, ".html", began)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nFlame graph: %s\n", graph)
 	return nil
 }
 
