@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -88,8 +89,10 @@ func (j *Job) wait(ended chan<- unix.WaitStatus) {
 		case pid != j.pid:
 		case status.Stopped():
 			// The shell that waits for us must see the job stopped, or it never takes the terminal back. Without a
-			// shell at the terminal nobody would wake us again.
-			if foreground() {
+			// shell at the terminal nobody would wake us again. For access to the terminal from the background the
+			// kernel stops the whole group, termios(3): we see this when we have been continued with the job.
+			terminal := status.StopSignal() == unix.SIGTTIN || status.StopSignal() == unix.SIGTTOU
+			if !terminal && foreground() && stopped(j.pid) {
 				_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 			}
 		default:
@@ -130,9 +133,15 @@ func (j *Job) pass(s syscall.Signal) {
 	if !j.concernsJobAlone(s) {
 		return
 	}
-	// A shell continues the whole group, a supervisor perhaps only us.
-	if s == unix.SIGCONT && !stopped(j.pid) {
-		return
+	// A shell continues the whole group, one process after another, a supervisor perhaps only us.
+	if s == unix.SIGCONT {
+		const others = 10 * time.Millisecond
+		if stopped(j.pid) {
+			time.Sleep(others)
+		}
+		if !stopped(j.pid) {
+			return
+		}
 	}
 	if j.pidfd < 0 || errors.Is(unix.PidfdSendSignal(j.pidfd, s, nil, 0), unix.ENOSYS) {
 		_ = unix.Kill(j.pid, s)

@@ -92,7 +92,7 @@ func playShell(command []string) {
 	signal.Ignore(unix.SIGTTOU)
 	attr := &syscall.ProcAttr{
 		Env: Set(os.Environ(), "RUN_TEST_PART", "run"), Files: []uintptr{0, 1, 2},
-		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: 0},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: os.Getenv("RUN_TEST_BACKGROUND") == "", Ctty: 0},
 	}
 	pid, err := syscall.ForkExec(command[0], command, attr)
 	if err != nil {
@@ -443,8 +443,11 @@ type terminal struct {
 	job    int
 }
 
-func openTerminal(t *testing.T) *terminal {
+func openTerminal(t *testing.T, env []string, command ...string) *terminal {
 	t.Helper()
+	if len(command) == 0 {
+		command = []string{os.Args[0]}
+	}
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no pseudo terminals: %v", err)
@@ -477,8 +480,8 @@ func openTerminal(t *testing.T) *terminal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], os.Args[0], os.Args[0])
-	cmd.Env = Set(Set(os.Environ(), "RUN_TEST_PART", "shell"), "RUN_TEST_JOB_PART", "job")
+	cmd := exec.Command(os.Args[0], append([]string{os.Args[0]}, command...)...)
+	cmd.Env = append(env, Set(Set(os.Environ(), "RUN_TEST_PART", "shell"), "RUN_TEST_JOB_PART", "job")...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	if err := cmd.Start(); err != nil {
@@ -494,8 +497,19 @@ func openTerminal(t *testing.T) *terminal {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	term.run = term.number("run ")
-	term.job = term.number("ready ")
+	// Shell and job tell at the same time.
+	for range 2 {
+		kind, number, _ := strings.Cut(term.line(), " ")
+		n, err := strconv.Atoi(number)
+		switch {
+		case err == nil && kind == "run":
+			term.run = n
+		case err == nil && kind == "ready":
+			term.job = n
+		default:
+			t.Fatalf("line %q %q: want run or ready and a number", kind, number)
+		}
+	}
 	return term
 }
 
@@ -505,16 +519,6 @@ func (term *terminal) line() string {
 		term.t.Fatalf("no more lines: %v", term.lines.Err())
 	}
 	return term.lines.Text()
-}
-
-func (term *terminal) number(prefix string) int {
-	term.t.Helper()
-	line := term.line()
-	n, err := strconv.Atoi(strings.TrimPrefix(line, prefix))
-	if err != nil {
-		term.t.Fatalf("line %q: want %s and a number", line, prefix)
-	}
-	return n
 }
 
 func (term *terminal) want(lines ...string) {
@@ -550,7 +554,7 @@ const (
 // The marker SIGUSR1, sent to us alone, shows that nothing came between.
 func TestTheTerminalsSignalsComeOnce(t *testing.T) {
 	t.Parallel()
-	term := openTerminal(t)
+	term := openTerminal(t, nil)
 	for key, signal := range map[byte]string{ctrlC: "SIGINT", ctrlBackslash: "SIGQUIT"} {
 		term.press(key)
 		term.want(signal)
@@ -564,7 +568,7 @@ func TestTheTerminalsSignalsComeOnce(t *testing.T) {
 
 func TestInTheForegroundOfATerminalSignalsToUsAloneAreSentOn(t *testing.T) {
 	t.Parallel()
-	term := openTerminal(t)
+	term := openTerminal(t, nil)
 	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTERM} {
 		if err := unix.Kill(term.run, s); err != nil {
 			t.Fatal(err)
@@ -576,7 +580,7 @@ func TestInTheForegroundOfATerminalSignalsToUsAloneAreSentOn(t *testing.T) {
 
 func TestStoppingAtTheTerminalGivesItBackToTheShell(t *testing.T) {
 	t.Parallel()
-	term := openTerminal(t)
+	term := openTerminal(t, nil)
 	for range 3 {
 		term.press(ctrlZ)
 		term.want("stopped", "SIGCONT")
@@ -595,10 +599,26 @@ func TestStoppingAtTheTerminalGivesItBackToTheShell(t *testing.T) {
 	term.end()
 }
 
+// From the background the whole group is stopped, and continues together.
+func TestReadingTheTerminalFromTheBackgroundStopsUsOnce(t *testing.T) {
+	t.Parallel()
+	for range 10 {
+		term := openTerminal(t, []string{"RUN_TEST_BACKGROUND=1"}, "sh", "-c", "echo ready $$; read a; echo got $a; read b; echo got $b")
+		term.want("stopped")
+		for _, text := range []string{"one", "two"} {
+			if _, err := term.master.WriteString(text + "\n"); err != nil {
+				t.Fatal(err)
+			}
+			term.want("got " + text)
+		}
+		term.want("exit status 0", "ended 0")
+	}
+}
+
 func TestWeSurviveAHangUpAsLongAsTheJobDoes(t *testing.T) {
+	t.Parallel()
 	told := filepath.Join(t.TempDir(), "told")
-	t.Setenv("RUN_TEST_TELL", told)
-	term := openTerminal(t)
+	term := openTerminal(t, []string{"RUN_TEST_TELL=" + told})
 	term.master.Close()
 	has := func(signal string) func() bool {
 		return func() bool {
