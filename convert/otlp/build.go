@@ -77,7 +77,7 @@ func Build(p *profile.Profile, opts Options) (pprofile.Profiles, error) {
 	sp.Scope().SetVersion(opts.ScopeVersion)
 
 	b := &builder{
-		dict:      newDict(pd.Dictionary()),
+		dict:      newDict(pd.Dictionary(), p),
 		functions: newRows(len(p.Function)),
 		mappings:  newRows(len(p.Mapping)),
 		locations: newRows(len(p.Location)),

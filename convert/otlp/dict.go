@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/google/pprof/profile"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 )
@@ -38,9 +39,13 @@ type attrKey struct {
 	value     string // encoded
 }
 
-// newDict writes row 0 of every table, which the data model requires to be there and zero, so that index 0 means "none"
+// newDict makes a dictionary with room for what p has. It writes row 0 of every table, which the data model requires to be there and zero, so that index 0 means "none"
 // (opentelemetry-collector#15897: NewProfiles leaves it out).
-func newDict(out pprofile.ProfilesDictionary) *dict {
+func newDict(out pprofile.ProfilesDictionary, p *profile.Profile) *dict {
+	out.StringTable().EnsureCapacity(2*len(p.Function) + 64)
+	out.LocationTable().EnsureCapacity(len(p.Location) + 1)
+	out.FunctionTable().EnsureCapacity(len(p.Function) + 1)
+	out.StackTable().EnsureCapacity(len(p.Sample) + 1)
 	out.StringTable().Append("")
 	out.MappingTable().AppendEmpty()
 	out.LocationTable().AppendEmpty()
@@ -50,13 +55,20 @@ func newDict(out pprofile.ProfilesDictionary) *dict {
 	out.StackTable().AppendEmpty()
 	return &dict{
 		out:       out,
-		strings:   map[string]int32{"": 0},
-		functions: map[functionKey]int32{{}: 0},
+		strings:   withZero("", 2*len(p.Function)),
+		functions: withZero(functionKey{}, len(p.Function)),
 		mappings:  map[mappingKey]int32{},
 		attrs:     map[attrKey]int32{},
-		locations: map[string]int32{},
-		stacks:    map[string]int32{"": 0},
+		locations: make(map[string]int32, len(p.Location)),
+		stacks:    withZero("", len(p.Sample)),
 	}
+}
+
+// withZero makes a table's map that knows row 0.
+func withZero[K comparable](zero K, size int) map[K]int32 {
+	m := make(map[K]int32, size+1)
+	m[zero] = 0
+	return m
 }
 
 func (d *dict) str(s string) int32 {

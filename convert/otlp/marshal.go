@@ -3,6 +3,7 @@ package otlp
 import (
 	"fmt"
 
+	"github.com/google/pprof/profile"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	cpb "go.opentelemetry.io/proto/slim/otlp/collector/profiles/v1development"
 	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
@@ -34,9 +35,24 @@ func ParseEncoding(s string) (Encoding, error) {
 	return 0, fmt.Errorf("attribute encoding %q: want reference or inline", s)
 }
 
+// Encode is Build and MarshalProto in one, without the copy that MarshalProto makes for its caller's sake. It is nil if
+// there is nothing to send; see [Empty].
+func Encode(p *profile.Profile, opts Options, enc Encoding) ([]byte, error) {
+	pd, err := Build(p, opts)
+	if err != nil || Empty(pd) {
+		return nil, err
+	}
+	return marshal(pd, enc)
+}
+
 // MarshalProto gives the bytes of an ExportProfilesServiceRequest. pd stays as it is.
 func MarshalProto(pd pprofile.Profiles, enc Encoding) ([]byte, error) {
-	b, err := (&pprofile.ProtoMarshaler{}).MarshalProfiles(clone(pd))
+	return marshal(clone(pd), enc)
+}
+
+// marshal spoils pd.
+func marshal(pd pprofile.Profiles, enc Encoding) ([]byte, error) {
+	b, err := (&pprofile.ProtoMarshaler{}).MarshalProfiles(pd)
 	if err != nil {
 		return nil, fmt.Errorf("encoding OTLP profiles: %w", err)
 	}

@@ -1,10 +1,12 @@
 package otlp_test
 
 import (
+	"bytes"
 	"maps"
 	"strings"
 	"testing"
 
+	"github.com/google/pprof/profile"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	cpb "go.opentelemetry.io/proto/slim/otlp/collector/profiles/v1development"
 	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
@@ -121,6 +123,27 @@ func TestInlineEncodingHasKeysAndTextsInPlace(t *testing.T) {
 		if inline && (references != 0 || texts != 6) || !inline && (texts != 0 || references != 6) {
 			t.Errorf("encoding %d: %d texts in place and %d references, of 6", enc, texts, references)
 		}
+	}
+}
+
+func TestEncodeIsBuildAndMarshal(t *testing.T) {
+	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
+		want, err := otlp.MarshalProto(build(t, profiletest.Heap(), options()), enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := otlp.Encode(profiletest.Heap(), options(), enc)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("encoding %d: %d bytes, want %d; %v", enc, len(got), len(want), err)
+		}
+	}
+	nothing := profiletest.New(profiletest.Inuse...)
+	nothing.Add([]int64{0, 0})
+	if b, err := otlp.Encode(nothing.Profile, options(), otlp.Reference); b != nil || err != nil {
+		t.Errorf("nothing live: %d bytes, %v", len(b), err)
+	}
+	if _, err := otlp.Encode(&profile.Profile{}, options(), otlp.Reference); err == nil {
+		t.Error("no sample type: no error")
 	}
 }
 

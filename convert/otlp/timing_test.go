@@ -20,7 +20,7 @@ var shapes = []struct {
 // stack, without mappings and frame table.
 func dumpBytes(s profiletest.Shape) int { return s.Stacks * (s.Depth*15 + 2*24) }
 
-func BenchmarkBuildAndMarshal(b *testing.B) {
+func BenchmarkEncode(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(s.name, func(b *testing.B) {
 			p := profiletest.Generate(s.Shape)
@@ -29,11 +29,7 @@ func BenchmarkBuildAndMarshal(b *testing.B) {
 			b.ReportAllocs()
 			var size int
 			for b.Loop() {
-				pd, err := otlp.Build(p, options())
-				if err != nil {
-					b.Fatal(err)
-				}
-				body, err := otlp.MarshalProto(pd, otlp.Reference)
+				body, err := otlp.Encode(p, options(), otlp.Reference)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -35,12 +35,15 @@ func HTML(p *profile.Profile, title string) ([]byte, error) {
 	defer driverLock.Unlock()
 	defer settingsOutOfReach()()
 
-	own := p.Copy() // the driver changes what it gets
+	own, err := private(p) // the driver changes what it gets
+	if err != nil {
+		return nil, fmt.Errorf("rendering the flame graph: %w", err)
+	}
 	own.DefaultSampleType = mainSampleType(p)
 	lump(own, maxStacks)
 	ui := &quiet{}
 	page := &recorder{header: http.Header{}}
-	err := driver.PProf(&driver.Options{
+	err = driver.PProf(&driver.Options{
 		Flagset: flags{"http": "localhost:0", "no_browser": "true", "symbolize": "none", "sample_index": own.DefaultSampleType},
 		Fetch:   fetcher{own},
 		Sym:     noSymbols{},

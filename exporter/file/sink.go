@@ -86,7 +86,11 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 	stem := filepath.Join(dir, it.Base+suffix(it))
 
 	var gz bytes.Buffer
-	if err := it.Profile.Write(&gz); err != nil {
+	own, err := private(it.Profile)
+	if err == nil {
+		err = own.Write(&gz)
+	}
+	if err != nil {
 		return sink.Permanent(fmt.Errorf("file: encoding %s: %w", stem, err))
 	}
 	if err := write(stem+".pb.gz", gz.Bytes()); err != nil {

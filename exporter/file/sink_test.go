@@ -3,6 +3,7 @@
 package file_test
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -109,6 +110,52 @@ func TestFilesOfADump(t *testing.T) {
 		if mode := info.Mode().Perm(); mode != 0o600 && (mode != 0o700 || !info.IsDir()) {
 			t.Errorf("%s has mode %o: a heap profile tells much about a program", name, mode)
 		}
+	}
+}
+
+// The file is what the profile's own Write makes, though that may not be called on a profile that others read.
+func TestWrittenProfileIsWhole(t *testing.T) {
+	p := profiletest.Heap()
+	p.Comments, p.DocURL, p.DropFrames, p.KeepFrames = []string{"a", "b"}, "http://doc", "drop", "keep"
+	p.Mapping[0].HasInlineFrames, p.Mapping[0].Offset, p.Location[0].IsFolded = true, 0x1000, true
+	p.Location[0].Line[0].Column = 7
+	dir := t.TempDir()
+	if err := open(t, file.Config{Dir: dir}).Export(t.Context(), item(p)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(dir, "node7-4242-8123456", "000003.interval.pb.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := profile.Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gotBytes, wantBytes bytes.Buffer
+	if err := got.WriteUncompressed(&gotBytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WriteUncompressed(&wantBytes); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(gotBytes.Bytes(), wantBytes.Bytes()) {
+		t.Errorf("got\n%s\nwant\n%s", got, p)
+	}
+}
+
+func TestAProfileThatIsNoneIsPermanent(t *testing.T) {
+	p := profiletest.Heap()
+	p.Sample[0].Location[0] = &profile.Location{ID: 99}
+	dir := t.TempDir()
+	if err := open(t, file.Config{Dir: dir}).Export(t.Context(), item(p)); !sink.IsPermanent(err) {
+		t.Errorf("%v", err)
+	}
+	if _, err := file.HTML(p, "x"); err == nil {
+		t.Error("a flame graph of it")
+	}
+	if got := tree(t, dir); len(got) != 0 {
+		t.Errorf("files %q", got)
 	}
 }
 

@@ -105,21 +105,12 @@ func Options(it *sink.Item, version string) convert.Options {
 
 // Export sends one item. An item without a value but 0 is accepted without a request: receivers drop those.
 func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
-	pd, err := convert.Build(it.Profile, Options(it, s.cfg.Version))
+	body, err := s.encode(it)
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
-	if convert.Empty(pd) {
+	if body == nil {
 		return nil
-	}
-	var body []byte
-	if s.cfg.Protocol == HTTPJSON {
-		body, err = convert.MarshalJSON(pd)
-	} else {
-		body, err = convert.MarshalProto(pd, s.cfg.Encoding)
-	}
-	if err != nil {
-		return s.fail(it, sink.Permanent(err))
 	}
 	if len(body) > convert.MaxRequestBytes {
 		return s.fail(it, sink.Permanent(fmt.Errorf(
@@ -141,6 +132,18 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 			"process", it.Process, "dump", it.Base, "message", answer.Message)
 	}
 	return nil
+}
+
+func (s *Sink) encode(it *sink.Item) ([]byte, error) {
+	opts := Options(it, s.cfg.Version)
+	if s.cfg.Protocol != HTTPJSON {
+		return convert.Encode(it.Profile, opts, s.cfg.Encoding)
+	}
+	pd, err := convert.Build(it.Profile, opts)
+	if err != nil || convert.Empty(pd) {
+		return nil, err
+	}
+	return convert.MarshalJSON(pd)
 }
 
 func (s *Sink) fail(it *sink.Item, err error) error {

@@ -308,11 +308,11 @@ func TestDeepStacksLoseTheirMiddle(t *testing.T) {
 
 func TestLargeProfilesAreSplitAndAddUp(t *testing.T) {
 	many := profiletest.New(profiletest.Inuse...)
-	for i := range 40_001 {
+	for i := range 16_001 {
 		many.Add([]int64{1, int64(i + 1)}, many.Python(many.Func(fmt.Sprintf("f%d", i), "", "f.py", 1), 1))
 	}
 	long := profiletest.New(profiletest.Inuse...)
-	for i := range 300 {
+	for i := range 150 {
 		long.Add([]int64{1, int64(i + 1)}, long.Python(long.Func(fmt.Sprintf("f%d%s", i, strings.Repeat("x", 20_000)), "", "f.py", 1), 1))
 	}
 	const small = 64 << 10
@@ -321,8 +321,8 @@ func TestLargeProfilesAreSplitAndAddUp(t *testing.T) {
 		*profile.Profile
 		maxBytes, parts int
 	}{
-		"many samples": {many.Profile, 0, 3},
-		"long names":   {long.Profile, 0, 3},
+		"many samples": {many.Profile, 0, 2},
+		"long names":   {long.Profile, 0, 2},
 		"generated":    {generated, small, 2},
 	} {
 		p := c.Profile

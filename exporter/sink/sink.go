@@ -14,7 +14,7 @@ import (
 )
 
 // Item is one converted dump on its way to a back end. A sink shares it with other sinks and must not change it, the
-// profile included.
+// profile included: Profile's methods Write, Copy and their kin write into it too.
 type Item struct {
 	Identity Identity
 
