@@ -136,6 +136,9 @@ func (j *Job) pass(s syscall.Signal) {
 	// A shell continues the whole group, one process after another, a supervisor perhaps only us.
 	if s == unix.SIGCONT {
 		const others = 10 * time.Millisecond
+		if foreground() {
+			return
+		}
 		if stopped(j.pid) {
 			time.Sleep(others)
 		}
