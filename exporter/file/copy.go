@@ -3,6 +3,7 @@
 package file
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -58,7 +59,9 @@ func private(p *profile.Profile) (*profile.Profile, error) {
 			Location: make([]*profile.Location, len(s.Location)),
 		}
 		for j, l := range s.Location {
-			own.Location[j] = locations[l]
+			if own.Location[j] = locations[l]; own.Location[j] == nil {
+				return nil, fmt.Errorf("sample %d refers to a location that is not the profile's", i)
+			}
 		}
 		out.Sample[i] = own
 	}
