@@ -168,8 +168,8 @@ func (b *builder) header(out pprofile.Profile, p *profile.Profile, column int, o
 	out.SampleType().SetTypeStrindex(b.str(st.Type))
 	out.SampleType().SetUnitStrindex(b.str(st.Unit))
 
-	// Pyroscope refuses a profile without a period, and names the series after the period type (pyroscope.md 3 and 4 of
-	// our notes: newProfileBuilder in its pkg/ingester/otlp/convert.go).
+	// Pyroscope refuses a profile without a period, and names the series after the period type (newProfileBuilder in its
+	// pkg/ingester/otlp/convert.go).
 	periodType, periodUnit, period := "space", "bytes", p.Period
 	if p.PeriodType != nil && p.PeriodType.Type != "" {
 		periodType, periodUnit = p.PeriodType.Type, p.PeriodType.Unit

@@ -41,7 +41,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// The budget of DESIGN.md: an OTLP request is at most half of the dump, before compression.
+// The budget: an OTLP request is at most half of the dump, before compression.
 func TestRequestIsAtMostHalfOfTheDump(t *testing.T) {
 	for _, s := range shapes {
 		body, err := otlp.MarshalProto(build(t, profiletest.Generate(s.Shape), options()), otlp.Reference)

@@ -21,3 +21,9 @@ func PushRequest(labels [][2]string, profile []byte) []byte {
 	}
 	return pushRequest(ls, profile)
 }
+
+// Split cuts a profile and gives the number of parts.
+func Split(p *profile.Profile) (int, error) {
+	parts, err := split(p, DefaultMaxBytes, DefaultMaxSamples)
+	return len(parts), err
+}

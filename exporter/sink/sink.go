@@ -33,8 +33,8 @@ type Item struct {
 	// View says which question the profile answers: "live", "peak", "oom", ...
 	Kind, Device, View string
 
-	// Profile is never nil. Its sample types are those of DESIGN: inuse_space, inuse_objects and, with prof_accum,
-	// alloc_space, alloc_objects.
+	// Profile is never nil. Its sample types are inuse_objects/count and inuse_space/bytes and, where the dump has them,
+	// alloc_objects/count and alloc_space/bytes, in any order.
 	Profile *profile.Profile
 
 	// ProfileID is [ProfileID] of the fields above.
