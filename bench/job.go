@@ -55,8 +55,11 @@ type run struct {
 // changing order, so that a machine that changes its speed changes it for all of them.
 func measureJob(ctx context.Context, w io.Writer, o jobOptions) error {
 	programs, err := filepath.Glob(filepath.Join(o.programs, "*.py"))
-	if err != nil || len(programs) == 0 {
-		return fmt.Errorf("no programs in %s (%v)", o.programs, err)
+	if err != nil {
+		return fmt.Errorf("listing the programs: %w", err)
+	}
+	if len(programs) == 0 {
+		return fmt.Errorf("no programs in %s", o.programs)
 	}
 	if _, err := os.Stat(o.shim); err != nil {
 		return fmt.Errorf("%w: run make build", err)
@@ -65,7 +68,7 @@ func measureJob(ctx context.Context, w io.Writer, o jobOptions) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(spool)
+	defer func() { _ = os.RemoveAll(spool) }()
 
 	runs := map[string][][]run{} // by program: variant, round
 	for round := range o.rounds {
