@@ -30,8 +30,8 @@ const (
 type Process struct {
 	Folder   string // name of the process folder
 	Identity sink.Identity
-	Dumps    int       // dumps converted
-	Last     time.Time // when the last of them was taken
+	Dumps    int       // dumps found
+	Last     time.Time // when the last one converted was taken
 	Reason   string    // of the last dump
 	Live     int64     // live heap at the last dump before the interpreter freed what it held, bytes
 	Left     string    // why the folder is left in the spool; "" if it was removed

@@ -165,10 +165,8 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 	close(p.hurry)
 	if p.watch != nil {
 		p.watch()
-		select {
-		case <-p.looked:
+		if ends(ctx, p.looked) {
 			p.look(ctx)
-		case <-ctx.Done():
 		}
 		if left := p.await(ctx); left > 0 {
 			errs = append(errs, fmt.Errorf("%w: %d left in %s", ErrUndelivered, left, p.cfg.Spool.Path()))
@@ -179,14 +177,7 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 		w.end()
 		// A sink that does not heed its context is left behind.
 		if p.watch != nil {
-			select {
-			case <-w.ended:
-			case <-ctx.Done():
-				select {
-				case <-w.ended:
-				case <-time.After(100 * time.Millisecond):
-				}
-			}
+			ends(ctx, w.ended)
 		}
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		if err := w.sink.Close(closing); err != nil {
@@ -204,6 +195,21 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 		errs = append(errs, proc.claim.Release())
 	}
 	return errors.Join(errs...)
+}
+
+// ends waits for the end of a goroutine that was told to end, and a little longer than ctx.
+func ends(ctx context.Context, ended <-chan struct{}) bool {
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-ended:
+		return true
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
 }
 
 // await waits until every dump found is done, and returns how many are not.
@@ -237,9 +243,6 @@ func (p *Pipeline) look(ctx context.Context) {
 	}
 	p.mu.Unlock()
 	for _, name := range folders {
-		if ctx.Err() != nil {
-			return
-		}
 		proc := p.claim(name)
 		if proc == nil {
 			continue
@@ -247,10 +250,10 @@ func (p *Pipeline) look(ctx context.Context) {
 		dumps, err := proc.claim.Dumps()
 		p.complain(err)
 		for _, e := range p.enter(proc, dumps) {
-			if ctx.Err() != nil {
-				return
+			// Without time to convert them, they are counted at least.
+			if ctx.Err() == nil {
+				p.take(e)
 			}
-			p.take(e)
 		}
 		p.mu.Lock()
 		p.retire(proc, dumps)
@@ -302,6 +305,7 @@ func (p *Pipeline) enter(proc *process, dumps []spool.Dump) []*entry {
 		proc.entries[d.Name] = e
 		p.stats.Dumps++
 		p.stats.Pending++
+		proc.summary.Dumps++
 		found = append(found, e)
 	}
 	if len(found) > 0 && !proc.whole {
@@ -332,6 +336,7 @@ func (p *Pipeline) take(e *entry) {
 		p.stats.ReadFailed++
 		p.stats.Dumps--
 		p.stats.Pending--
+		e.process.summary.Dumps--
 		delete(e.process.entries, e.dump.Name)
 		p.warn(err.Error())
 		p.signal()
@@ -347,7 +352,6 @@ func (p *Pipeline) take(e *entry) {
 	}
 	p.stats.Converted++
 	s := &e.process.summary
-	s.Dumps++
 	s.Last, s.Reason = item.Time, item.Reason
 	e.process.exiting = e.process.exiting || item.Reason == "exit"
 	// An interpreter frees what it held before the process exits. That says nothing about the job.

@@ -243,6 +243,39 @@ func TestRunKeepsTheExitStatusWhenASinkIsDown(t *testing.T) {
 	}
 }
 
+func TestASignalAfterTheJobsEndCutsDeliveryShort(t *testing.T) {
+	t.Parallel()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	c := jobCall(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+closed.Addr().String())
+	cmd := c.command("run", "--drain-timeout", "10m", "sh", "-c", spoolJob+`put 1 exit; echo $$ > "$DUMPS/pid"; exit 9`)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer watchdog.Stop()
+	for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C {
+		pid, err := os.ReadFile(filepath.Join(c.dir, "pid"))
+		if err == nil && len(pid) > 0 {
+			if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); os.IsNotExist(err) {
+				tick.Stop()
+				break
+			}
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 9 {
+		t.Errorf("exit status %d (-1: it went on until it was killed)\n%s", got, &c.stderr)
+	}
+	c.says(t, "otlp: 0 delivered, 1 not delivered")
+}
+
 func TestRunLeavesTheFolderOfAProcessThatLives(t *testing.T) {
 	t.Parallel()
 	c := jobCall(t)

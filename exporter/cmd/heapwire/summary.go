@@ -115,7 +115,7 @@ func (r *report) sink(s exporter.SinkStats) string {
 	if s.GivenUp > 0 {
 		text += fmt.Sprintf(", %d refused or given up", s.GivenUp)
 	}
-	if open := r.stats.Converted - s.Accepted - s.GivenUp; open > 0 {
+	if open := r.stats.Dumps - r.stats.ConvertFailed - s.Accepted - s.GivenUp; open > 0 {
 		text += fmt.Sprintf(", %d not delivered", open)
 	}
 	return text
