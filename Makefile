@@ -5,7 +5,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 GO ?= go
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 BIN := $(CURDIR)/bin
 # The static, position-independent jemalloc that goes into the shim; empty: the one the compiler finds.
 JEMALLOC_PIC ?=
