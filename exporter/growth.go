@@ -33,7 +33,7 @@ type Process struct {
 	Dumps    int       // dumps found
 	Last     time.Time // when the last one converted was taken
 	Reason   string    // of the last dump
-	Live     int64     // live heap at the last dump before the interpreter freed what it held, bytes
+	Live     int64     // live heap at the last dump, bytes
 	Left     string    // why the folder is left in the spool; "" if it was removed
 }
 

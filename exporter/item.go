@@ -3,8 +3,6 @@
 package exporter
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -112,17 +110,6 @@ func itemOf(e *entry, id sink.Identity, heap *convert.Heap) *sink.Item {
 	}
 	it.ProfileID = sink.ProfileID(id.Host, id.PID, id.StartTicks, it.Seq, it.Kind, it.View)
 	return it
-}
-
-// identityOf reads a process's identity. One with a fault is used as far as it goes, beside the error.
-func identityOf(p *spool.Process) (sink.Identity, error) {
-	read, readErr := p.Identity()
-	text, err := json.Marshal(read)
-	if err != nil {
-		return sink.Identity{}, errors.Join(readErr, fmt.Errorf("reading identity of %s: %w", p.Path(), err))
-	}
-	id, err := sink.ParseIdentity(bytes.NewReader(text))
-	return id, errors.Join(readErr, err)
 }
 
 // cache holds the profiles converted last, so that sinks that keep step share one conversion.

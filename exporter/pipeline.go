@@ -73,7 +73,6 @@ type process struct {
 	entries  map[string]*entry
 	summary  Process
 	history  history
-	exiting  bool // an exit dump was seen
 	drainAt  time.Time
 }
 
@@ -309,12 +308,12 @@ func (p *Pipeline) enter(proc *process, dumps []spool.Dump) []*entry {
 		found = append(found, e)
 	}
 	if len(found) > 0 && !proc.whole {
-		id, err := identityOf(proc.claim)
+		read, err := proc.claim.Identity()
 		if err != nil {
 			p.warn(err.Error())
 		}
-		proc.identity, proc.whole = id, err == nil
-		proc.summary.Identity = id
+		proc.identity, proc.whole = read.Identity(), err == nil
+		proc.summary.Identity = proc.identity
 	}
 	return found
 }
@@ -353,10 +352,7 @@ func (p *Pipeline) take(e *entry) {
 	p.stats.Converted++
 	s := &e.process.summary
 	s.Last, s.Reason = item.Time, item.Reason
-	e.process.exiting = e.process.exiting || item.Reason == "exit"
-	// An interpreter frees what it held before the process exits. That says nothing about the job.
-	torn := e.process.exiting && now.live < s.Live
-	if item.Kind == hostKind && !torn {
+	if item.Kind == hostKind {
 		s.Live = now.live
 		p.remember(e.process, now)
 	}

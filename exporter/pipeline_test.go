@@ -85,7 +85,7 @@ func (p *place) folder(pid int, start uint64, files ...string) string {
 		return r
 	}, p.host)
 	name := fmt.Sprintf("%s-%d-%d", safe, pid, start)
-	text, err := json.Marshal(spool.Identity{
+	text, err := json.Marshal(sink.ProcessJSON{
 		Schema: 1, Host: p.host, PID: pid, StartTicks: start, ServiceName: "trainer", Variables: map[string]string{"RANK": "3"},
 	})
 	// It comes into the spool whole: a reader may take the empty folder of a dead process away at once.
@@ -329,24 +329,6 @@ func TestEveryDumpGoesToEverySinkAndLeavesTheSpool(t *testing.T) {
 	}
 	if want := []string{one + ` 2 exit 20 ""`, two + ` 1 start 30 "still running"`, three + ` 1 exit 40 ""`}; !slices.Equal(seen, want) {
 		t.Errorf("processes\n%q\nwant\n%q", seen, want)
-	}
-}
-
-func TestWhatAnInterpreterFreesAtItsExitIsNoShrinking(t *testing.T) {
-	p := newPlace(t)
-	folder := p.dead(4194301)
-	for i, d := range []struct{ reason, text string }{{"interval", "a=10"}, {"interval", "a=50"}, {"exit", "a=5"}, {"interval", "a=1"}} {
-		p.dump(folder, i+1, d.reason, d.text)
-	}
-	m := &memory{name: "m"}
-	pipeline := p.start(nil, m)
-	p.until("all is delivered", func() bool { return len(m.got()) == 4 })
-	p.finish(pipeline)
-	if proc := pipeline.Processes()[0]; proc.Live != 50 || proc.Dumps != 4 {
-		t.Errorf("process %+v", proc)
-	}
-	if got := growthText(pipeline.Growth(3, nil)); got != folder+" a 10→50; " {
-		t.Errorf("growth %q", got)
 	}
 }
 

@@ -130,7 +130,7 @@ func (j *Job) supervise(ended <-chan unix.WaitStatus) {
 
 // pass sends a signal on to the job unless it has it already.
 func (j *Job) pass(s syscall.Signal) {
-	if !j.concernsJobAlone(s) {
+	if !concernsJobAlone(s) {
 		return
 	}
 	// A shell continues the whole group, one process after another, a supervisor perhaps only us.

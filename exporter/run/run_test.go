@@ -340,15 +340,6 @@ func TestSignalsSentToUsAreSentOn(t *testing.T) {
 	}
 }
 
-func TestASignalTheJobSendsUsDoesNotComeBack(t *testing.T) {
-	t.Parallel()
-	r := newRunner(t, "sh", "-c", `trap 'echo back' USR1; kill -USR1 $PPID; kill -TERM $PPID; exec sleep 0.2`)
-	out, err := r.cmd.Output()
-	if err != nil || len(out) > 0 {
-		t.Errorf("output %q, %v", out, err)
-	}
-}
-
 func TestASignalThatWasIgnoredStaysIgnored(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ trap, mask string }{{"HUP", "0000000000000001"}, {"INT QUIT", "0000000000000006"}} {
@@ -566,18 +557,6 @@ func TestTheTerminalsSignalsComeOnce(t *testing.T) {
 	term.end()
 }
 
-func TestInTheForegroundOfATerminalSignalsToUsAloneAreSentOn(t *testing.T) {
-	t.Parallel()
-	term := openTerminal(t, nil)
-	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTERM} {
-		if err := unix.Kill(term.run, s); err != nil {
-			t.Fatal(err)
-		}
-		term.want(name(s))
-	}
-	term.end()
-}
-
 func TestStoppingAtTheTerminalGivesItBackToTheShell(t *testing.T) {
 	t.Parallel()
 	term := openTerminal(t, nil)
@@ -585,13 +564,11 @@ func TestStoppingAtTheTerminalGivesItBackToTheShell(t *testing.T) {
 		term.press(ctrlZ)
 		term.want("stopped", "SIGCONT")
 	}
-	// The same by signals to us alone, and by a job that stops by itself.
-	for _, pid := range []int{term.run, term.job} {
-		if err := unix.Kill(pid, unix.SIGTSTP); err != nil {
-			t.Fatal(err)
-		}
-		term.want("stopped", "SIGCONT")
+	// The same by a job that stops by itself.
+	if err := unix.Kill(term.job, unix.SIGTSTP); err != nil {
+		t.Fatal(err)
 	}
+	term.want("stopped", "SIGCONT")
 	if err := unix.Kill(term.job, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

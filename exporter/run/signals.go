@@ -44,37 +44,13 @@ func openSignals() *signals {
 		signal.Ignore(unix.SIGQUIT)
 	}
 	s := &signals{in: make(chan os.Signal, 64)}
-	watched := passed()
-	signal.Notify(s.in, watched...)
-	for _, w := range watched {
-		watchOrigin(w.(syscall.Signal))
-	}
+	signal.Notify(s.in, passed()...)
 	return s
 }
 
-// origin is who sent a signal.
-type origin struct {
-	known bool
-	code  int32 // si_code, sigaction(2)
-	pid   int32 // of the sender, if the code is negative or 0
-}
-
-// siKernel is SI_KERNEL of asm-generic/siginfo.h. Signals of a terminal carry it.
-const siKernel = 0x80
-
-// concernsJobAlone says whether a signal that we received has not reached the job.
-func (j *Job) concernsJobAlone(s syscall.Signal) bool {
-	from := originOf(s)
-	switch {
-	case !from.known:
-		return !fromTerminal(s) || !foreground()
-	case from.code > 0:
-		return from.code != siKernel
-	default:
-		// The job may signal its own group, or its parent; sent back, its signal would go round.
-		return int(from.pid) != j.pid
-	}
-}
+// concernsJobAlone says whether a signal that we received has not reached the job. What a terminal can send is taken to be
+// from it while our group has it: Go's os/signal does not tell who sent a signal.
+func concernsJobAlone(s syscall.Signal) bool { return !fromTerminal(s) || !foreground() }
 
 // fromTerminal says whether a terminal sends the signal, termios(3) and tty_ioctl(4).
 func fromTerminal(s unix.Signal) bool {

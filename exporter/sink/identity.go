@@ -3,9 +3,7 @@
 package sink
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -42,43 +40,22 @@ type Identity struct {
 	ShimVersion, JemallocVersion string
 }
 
-// ParseIdentity reads a process.json (docs/spool.md). Unknown fields are ignored.
-func ParseIdentity(r io.Reader) (Identity, error) {
-	var p struct {
-		Schema             int               `json:"schema"`
-		Host               string            `json:"host"`
-		PID                int               `json:"pid"`
-		StartTicks         uint64            `json:"start_ticks"`
-		BootID             string            `json:"boot_id"`
-		StartTime          int64             `json:"start_time_unix_nano"`
-		ParentPID          int               `json:"parent_pid"`
-		Executable         string            `json:"executable"`
-		PythonVersion      string            `json:"python_version"`
-		ServiceName        string            `json:"service_name"`
-		ResourceAttributes string            `json:"resource_attributes"`
-		Variables          map[string]string `json:"variables"`
-		ContainerID        string            `json:"container_id"`
-		Forked             bool              `json:"forked"`
-		ShimVersion        string            `json:"shim_version"`
-		JemallocVersion    string            `json:"jemalloc_version"`
-	}
-	if err := json.NewDecoder(r).Decode(&p); err != nil {
-		return Identity{}, fmt.Errorf("decoding process identity: %w", err)
-	}
+// Identity is who the process is, with what its launcher and the OpenTelemetry variables say decoded.
+func (p ProcessJSON) Identity() Identity {
 	id := Identity{
 		Host: p.Host, PID: p.PID, StartTicks: p.StartTicks, BootID: p.BootID, ParentPID: p.ParentPID, Forked: p.Forked,
 		Executable: p.Executable, PythonVersion: p.PythonVersion, Variables: p.Variables, ContainerID: p.ContainerID,
 		ShimVersion: p.ShimVersion, JemallocVersion: p.JemallocVersion,
 	}
-	if p.StartTime != 0 {
-		id.StartTime = time.Unix(0, p.StartTime).UTC()
+	if p.StartTimeUnixNano != 0 {
+		id.StartTime = time.Unix(0, p.StartTimeUnixNano).UTC()
 	}
 	// A resource variable that cannot be decoded is dropped whole, as the specification wants; the profile is not.
 	id.Resource, _ = ParseResourceAttributes(p.ResourceAttributes)
 	id.ServiceName = serviceName(p.ServiceName, id.Resource["service.name"], p.Executable)
 	delete(id.Resource, "service.name")
 	id.Rank, id.LocalRank, id.WorldSize = ranks(p.Variables)
-	return id, nil
+	return id
 }
 
 func serviceName(variable, attribute, executable string) string {

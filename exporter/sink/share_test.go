@@ -3,7 +3,6 @@
 package sink_test
 
 import (
-	"strings"
 	"sync"
 	"testing"
 
@@ -43,12 +42,8 @@ func TestSinksShareAnItem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := sink.ParseIdentity(strings.NewReader(process))
-	if err != nil {
-		t.Fatal(err)
-	}
 	it := &sink.Item{
-		Identity: id, Process: "node7-4242-8123456", Base: "000001.interval", Seq: 1, Reason: "interval", Time: profiletest.When,
+		Identity: parse(t, process), Process: "node7-4242-8123456", Base: "000001.interval", Seq: 1, Reason: "interval", Time: profiletest.When,
 		Kind: "host", View: "live", Profile: profiletest.Generate(profiletest.Shape{Stacks: 50, Depth: 10, Functions: 50, Types: 4, Seed: 2}),
 	}
 	before := it.Profile.String()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,11 +21,11 @@ const process = `{"schema": 1, "host": "node7", "pid": 4242, "start_ticks": 8123
 
 func parse(t *testing.T, text string) sink.Identity {
 	t.Helper()
-	id, err := sink.ParseIdentity(strings.NewReader(text))
+	read, err := sink.ParseProcessJSON([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id
+	return read.Identity()
 }
 
 func TestIdentityAsResourceAttributes(t *testing.T) {
@@ -48,7 +47,7 @@ func TestEmptyIdentityHasAServiceNameOnly(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	for _, text := range []string{"", "[]", `{"pid": "x"}`} {
-		if _, err := sink.ParseIdentity(strings.NewReader(text)); err == nil {
+		if _, err := sink.ParseProcessJSON([]byte(text)); err == nil {
 			t.Errorf("%q: no error", text)
 		}
 	}

@@ -3,6 +3,8 @@
 package spool
 
 import (
+	"github.com/heapwire/heapwire/exporter/sink"
+
 	"errors"
 	"fmt"
 	"io"
@@ -55,7 +57,7 @@ type Dump struct {
 func (s *Spool) Claim(name string) (*Process, error) {
 	p, err := s.claim(name)
 	if err != nil {
-		return nil, fmt.Errorf("claiming %s: %w", filepath.Join(s.path, quote([]byte(name))), err)
+		return nil, fmt.Errorf("claiming %s: %w", filepath.Join(s.path, shown(name)), err)
 	}
 	return p, nil
 }
@@ -159,11 +161,11 @@ func (s *Spool) look(name string) (*Process, error) {
 
 // Identity reads process.json. What the file does not say is filled in from the folder's name, so the result can be used
 // even beside an error.
-func (p *Process) Identity() (Identity, error) {
-	var id Identity
-	text, err := readRegular(p.dir, identityFile, maxIdentityBytes)
+func (p *Process) Identity() (sink.ProcessJSON, error) {
+	var id sink.ProcessJSON
+	text, err := readRegular(p.dir, identityFile, sink.MaxProcessJSON)
 	if err == nil {
-		id, err = ParseIdentity(text)
+		id, err = sink.ParseProcessJSON(text)
 	}
 	if err == nil && (id.PID != p.from.pid || id.StartTicks != p.from.start) {
 		err = fmt.Errorf("keys \"pid\" and \"start_ticks\": the folder's name has %d and %d, the file has %d and %d", p.from.pid, p.from.start, id.PID, id.StartTicks)
@@ -206,7 +208,7 @@ func (p *Process) Dumps() ([]Dump, error) {
 			dumps = append(dumps, dump)
 		case errors.Is(err, unix.ENOENT):
 		default:
-			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(p.path, quote([]byte(name))), err))
+			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(p.path, shown(name)), err))
 		}
 	}
 	sort.SliceStable(dumps, func(i, j int) bool { return dumps[i].Seq < dumps[j].Seq })

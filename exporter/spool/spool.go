@@ -104,7 +104,7 @@ func (s *Spool) Processes() ([]string, error) {
 	)
 	for _, name := range all {
 		if err := checkFolder(root, name); err != nil {
-			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(s.path, quote([]byte(name))), err))
+			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(s.path, shown(name)), err))
 			continue
 		}
 		found = append(found, name)

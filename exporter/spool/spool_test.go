@@ -3,6 +3,8 @@
 package spool
 
 import (
+	"github.com/heapwire/heapwire/exporter/sink"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,7 +56,7 @@ func (p *place) write(path, text string) {
 }
 
 // folder makes a process folder with an identity and dumps.
-func (p *place) folder(id Identity, dumps ...string) string {
+func (p *place) folder(id sink.ProcessJSON, dumps ...string) string {
 	p.t.Helper()
 	name := fmt.Sprintf("%s-%d-%d", folderHost(id.Host), id.PID, id.StartTicks)
 	text, err := json.Marshal(id)
@@ -89,8 +91,8 @@ func (p *place) claim(name string) *Process {
 	return proc
 }
 
-func node7(pid int, start uint64) Identity {
-	return Identity{Schema: 1, Host: "node-7", PID: pid, StartTicks: start, BootID: "boot-1"}
+func node7(pid int, start uint64) sink.ProcessJSON {
+	return sink.ProcessJSON{Schema: 1, Host: "node-7", PID: pid, StartTicks: start, BootID: "boot-1"}
 }
 
 func dumpNames(dumps []Dump) []string {
@@ -291,18 +293,18 @@ func TestAKeptDumpDoesNotLeaveTheFolderThroughALink(t *testing.T) {
 func TestState(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		id   Identity
+		id   sink.ProcessJSON
 		stat func(p *place)
 		want State
 	}{
 		{"running", node7(42, 7), func(p *place) { p.stat(42, "S", 3, 7) }, Alive},
 		{"gone", node7(42, 7), func(*place) {}, Dead},
 		{"its pid was used again", node7(42, 7), func(p *place) { p.stat(42, "S", 1, 8) }, Dead},
-		{"its pid was used again in another boot", Identity{Host: "node-7", PID: 42, StartTicks: 7, BootID: "boot-0"}, func(p *place) { p.stat(42, "S", 1, 7) }, Dead},
-		{"no boot id", Identity{Host: "node-7", PID: 42, StartTicks: 7}, func(p *place) { p.stat(42, "R", 1, 7) }, Alive},
+		{"its pid was used again in another boot", sink.ProcessJSON{Host: "node-7", PID: 42, StartTicks: 7, BootID: "boot-0"}, func(p *place) { p.stat(42, "S", 1, 7) }, Dead},
+		{"no boot id", sink.ProcessJSON{Host: "node-7", PID: 42, StartTicks: 7}, func(p *place) { p.stat(42, "R", 1, 7) }, Alive},
 		{"zombie", node7(42, 7), func(p *place) { p.stat(42, "Z", 1, 7) }, Dead},
 		{"zombie leader of living threads", node7(42, 7), func(p *place) { p.stat(42, "Z", 2, 7) }, Alive},
-		{"on another host", Identity{Host: "node-8", PID: 42, StartTicks: 7, BootID: "boot-9"}, func(*place) {}, Unknown},
+		{"on another host", sink.ProcessJSON{Host: "node-8", PID: 42, StartTicks: 7, BootID: "boot-9"}, func(*place) {}, Unknown},
 		{"unreadable stat", node7(42, 7), func(p *place) { p.write(filepath.Join(p.proc, "42", "stat"), "42 (x) S 1") }, Unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -369,7 +371,7 @@ func TestADrainedFolderOfADeadProcessIsRemoved(t *testing.T) {
 
 func TestAFolderFromAnotherHostIsRemovedWhenStale(t *testing.T) {
 	p := newPlace(t)
-	name := p.folder(Identity{Host: "node-8", PID: 42, StartTicks: 7, BootID: "boot-9"})
+	name := p.folder(sink.ProcessJSON{Host: "node-8", PID: 42, StartTicks: 7, BootID: "boot-9"})
 	proc := p.claim(name)
 	if removed, err := proc.RemoveIfDrained(); removed || err != nil {
 		t.Fatalf("fresh: removed %v, %v", removed, err)
@@ -380,47 +382,9 @@ func TestAFolderFromAnotherHostIsRemovedWhenStale(t *testing.T) {
 	}
 }
 
-func TestIdentity(t *testing.T) {
-	full := Identity{
-		Schema: 1, Host: "node-7", PID: 42, StartTicks: 7, BootID: "boot-1", StartTimeUnixNano: 5, ParentPID: 1, Executable: "/usr/bin/python3",
-		PythonVersion: "3.11.7", ServiceName: "trainer", ResourceAttributes: "a=b", Variables: map[string]string{"RANK": "3"},
-		ContainerID: "abc", Forked: true, ShimVersion: "0.1", JemallocVersion: "5.3", SampleBytes: 524288,
-	}
-	text, err := json.Marshal(full)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := ParseIdentity(text)
-	if again, _ := json.Marshal(got); err != nil || string(again) != string(text) {
-		t.Errorf("%s, %v; want %s", again, err, text)
-	}
-
-	for _, c := range []struct{ name, text, host, errors string }{
-		{"unknown keys", `{"schema": 9, "host": "h", "color": {"a": [1]}}`, "h", ""},
-		{"null", `{"host": "h", "pid": null}`, "h", ""},
-		{"wrong type", `{"host": "h", "pid": "42", "variables": {"RANK": 3}, "forked": "no", "start_ticks": -1}`, "h",
-			`key "forked": want true or false, got "no"` + "\n" + `key "pid": want a whole number, got "42"` + "\n" +
-				`key "start_ticks": want a whole number, not negative, got -1` + "\n" + `key "variables": want an object of strings, got {"RANK": 3}`},
-		{"half", `{"host": "h", "pi`, "", "byte 17: unexpected end of JSON input"},
-		{"not an object", `[1]`, "", "want a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage"},
-		{"empty", ``, "", "byte 0: unexpected end of JSON input"},
-		{"long value", `{"host": "h", "pid": "` + strings.Repeat("é", 100) + `"}`, "h", `key "pid": want a whole number, got "` + strings.Repeat("é", 39) + "…"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			id, err := ParseIdentity([]byte(c.text))
-			if id.Host != c.host || id.PID != 0 || id.Variables != nil || id.StartTicks != 0 {
-				t.Errorf("identity %+v", id)
-			}
-			if text := fmt.Sprint(err); text != c.errors && (err != nil || c.errors != "") {
-				t.Errorf("error\n%v\nwant\n%s", err, c.errors)
-			}
-		})
-	}
-}
-
 func TestAFaultyIdentityIsFilledInFromTheFolder(t *testing.T) {
 	for _, c := range []struct{ name, text, errors string }{
-		{"huge", `{"host": "` + strings.Repeat("x", maxIdentityBytes) + `"}`, "more than the 4194304 allowed"},
+		{"huge", `{"host": "` + strings.Repeat("x", sink.MaxProcessJSON) + `"}`, "more than the 4194304 allowed"},
 		{"missing", "", "no such file"},
 		{"of another process", `{"host": "node-7", "pid": 43, "start_ticks": 7}`, `keys "pid" and "start_ticks": the folder's name has 42 and 7, the file has 43 and 7`},
 	} {

@@ -198,9 +198,12 @@ func identityIn(dir string) (sink.Identity, bool) {
 		return sink.Identity{}, false
 	}
 	defer f.Close()
-	const limit = 4 << 20
-	id, err := sink.ParseIdentity(io.LimitReader(f, limit))
-	return id, err == nil
+	text, err := io.ReadAll(io.LimitReader(f, sink.MaxProcessJSON+1))
+	if err != nil {
+		return sink.Identity{}, false
+	}
+	read, err := sink.ParseProcessJSON(text)
+	return read.Identity(), err == nil
 }
 
 // table writes the lines that hold most, largest first.

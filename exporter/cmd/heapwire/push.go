@@ -141,12 +141,10 @@ func itemOf(in *input) *sink.Item {
 	if ok {
 		it.Process = fmt.Sprintf("%s-%d-%d", unsafeInName.ReplaceAllString(id.Host, "_"), id.PID, id.StartTicks)
 	} else {
-		id, _ = sink.ParseIdentity(strings.NewReader("{}"))
-		if service := os.Getenv("OTEL_SERVICE_NAME"); service != "" {
-			id.ServiceName = service
-		}
-		id.Resource, _ = sink.ParseResourceAttributes(os.Getenv("OTEL_RESOURCE_ATTRIBUTES"))
-		id.Host, _ = os.Hostname()
+		host, _ := os.Hostname()
+		id = sink.ProcessJSON{
+			Host: host, ServiceName: os.Getenv("OTEL_SERVICE_NAME"), ResourceAttributes: os.Getenv("OTEL_RESOURCE_ATTRIBUTES"),
+		}.Identity()
 	}
 	it.Identity = id
 	it.ProfileID = sink.ProfileID(id.Host+"/"+in.path, id.PID, id.StartTicks, it.Seq, it.Kind, it.View)

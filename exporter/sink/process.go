@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package spool
+package sink
 
 import (
 	"bytes"
@@ -8,20 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"sort"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
-// maxIdentityBytes caps process.json. The largest the shim writes is bounded by the environment values it copies, which
+// MaxProcessJSON caps process.json, in bytes. The largest the shim writes is bounded by the environment values it copies, which
 // Linux bounds to 128 KiB each (MAX_ARG_STRLEN).
-const maxIdentityBytes = 4 << 20
+const MaxProcessJSON = 4 << 20
 
 const maxQuoted = 80
 
-// Identity is what process.json says about a profiled process (docs/spool.md). A field whose key was missing has its
-// zero value. Marshalling it as JSON gives a process.json.
-type Identity struct {
+// ProcessJSON is what process.json says about a profiled process (docs/spool.md), as it stands there. A field whose key was
+// missing has its zero value. Marshalling it gives a process.json.
+type ProcessJSON struct {
 	Schema             int               `json:"schema"`
 	Host               string            `json:"host"`
 	PID                int               `json:"pid"`
@@ -41,12 +39,12 @@ type Identity struct {
 	SampleBytes        int64             `json:"sample_bytes,omitempty"`
 }
 
-// ParseIdentity reads the text of a process.json. A key with a value of the wrong type is left out and named in the
+// ParseProcessJSON reads the text of a process.json. A key with a value of the wrong type is left out and named in the
 // error; what could be read is returned beside the error, so that a caller may go on with it. Unknown keys are skipped.
-func ParseIdentity(text []byte) (Identity, error) {
-	var id Identity
-	if len(text) > maxIdentityBytes {
-		return id, fmt.Errorf("%d bytes, more than the %d allowed", len(text), maxIdentityBytes)
+func ParseProcessJSON(text []byte) (ProcessJSON, error) {
+	var id ProcessJSON
+	if len(text) > MaxProcessJSON {
+		return id, fmt.Errorf("%d bytes, more than the %d allowed", len(text), MaxProcessJSON)
 	}
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(text, &keys); err != nil {
@@ -123,68 +121,4 @@ func quote(raw []byte) string {
 		cut = cut[:len(cut)-1]
 	}
 	return string(cut) + "…"
-}
-
-// folderName is <host>-<pid>-<start>.
-type folderName struct {
-	host  string
-	pid   int
-	start uint64
-}
-
-func parseFolderName(name string) (folderName, error) {
-	fail := func() (folderName, error) {
-		return folderName{}, errors.New("want a folder named <host>-<pid>-<start>")
-	}
-	rest, start, ok := cutLast(name)
-	if !ok {
-		return fail()
-	}
-	host, pid, ok := cutLast(rest)
-	if !ok || host == "" || len(host) > 64 || strings.Trim(host, hostCharacters) != "" || strings.HasPrefix(host, ".") {
-		return fail()
-	}
-	f := folderName{host: host}
-	var err error
-	if f.start, err = parseDigits(start); err != nil {
-		return fail()
-	}
-	p, err := parseDigits(pid)
-	// A Linux pid is below 2^22 (PID_MAX_LIMIT in include/linux/threads.h).
-	if err != nil || p == 0 || p > 1<<22 {
-		return fail()
-	}
-	f.pid = int(p)
-	return f, nil
-}
-
-const hostCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._"
-
-// folderHost renders a host name as the shim does for the folder's name.
-func folderHost(host string) string {
-	if len(host) > 64 {
-		host = host[:64]
-	}
-	b := []byte(host)
-	for i, c := range b {
-		if strings.IndexByte(hostCharacters, c) < 0 {
-			b[i] = '_'
-		}
-	}
-	return string(b)
-}
-
-func cutLast(s string) (before, after string, ok bool) {
-	i := strings.LastIndexByte(s, '-')
-	if i < 0 {
-		return "", "", false
-	}
-	return s[:i], s[i+1:], true
-}
-
-func parseDigits(s string) (uint64, error) {
-	if s == "" || strings.Trim(s, "0123456789") != "" {
-		return 0, errors.New("want digits")
-	}
-	return strconv.ParseUint(s, 10, 64)
 }
