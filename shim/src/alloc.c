@@ -89,6 +89,11 @@ const char *hw_alloc_start(void)
 		size_t lg = hw_config.lg_sample;
 		if (mallctl("prof.reset", NULL, NULL, &lg, sizeof lg))
 			return "jemalloc does not take the sampling interval (prof.reset)";
+		/* This thread's distance to its next sample was drawn for the old interval and stays so (prof_reset in 5.3.0).
+		 * One allocation beyond it makes jemalloc draw again: e^-128 that 64 MiB are not enough. Not touched, and not a
+		 * sample, since sampling is still inactive. */
+		void *volatile far = malloc(64 << 20);
+		free(far);
 	}
 	void (*hook)(void **, unsigned *, unsigned) = hw_sample_hook;
 	if (mallctl("experimental.hooks.prof_backtrace", NULL, NULL, &hook, sizeof hook))
