@@ -20,13 +20,16 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define WAIT_MS 10000u
 
-static _Atomic bool active;    /* an exit dump is due */
-static _Atomic bool armed;     /* the callback is registered, or can't be */
+static _Atomic bool active; /* an exit dump is due */
+static _Atomic bool armed;  /* the callback is registered, or can't be */
+static _Atomic bool asked;  /* the pending call is left */
+static int asked_in;        /* by this process */
 
 static void leave(void)
 {
@@ -72,7 +75,9 @@ struct method_def {
 static struct {
 	int (*is_initialized)(void), (*is_finalizing)(void);
 	int (*add_pending_call)(int (*)(void *), void *);
-	void *(*import)(const char *);
+	void *(*str)(const char *);
+	void *(*loaded)(void *);
+	void *(*import)(const char *, void *, void *, void *, int);
 	void *(*getattr)(void *, const char *);
 	void *(*new_function)(struct method_def *, void *, void *);
 	void *(*call)(void *, ...);
@@ -97,11 +102,20 @@ static int register_callback(void *arg)
 	static struct method_def def = {"heapwire_exit", on_exit_callback, METH_NOARGS, NULL};
 	if (atomic_load(&armed))
 		return 0;
-	void *module = py.import("atexit");
+	/* Neither __import__, which the program may have replaced, nor, if it can be helped, importlib. */
+	void *name = py.str("atexit");
+	void *module = name ? py.loaded(name) : NULL;
+	if (name && !module && hw_py_inside_importlib()) {
+		py.decref(name);
+		atomic_store(&asked, false); /* the clock asks again */
+		return 0;
+	}
+	if (!module)
+		module = py.import("atexit", NULL, NULL, NULL, 0);
 	void *reg = module ? py.getattr(module, "register") : NULL;
 	void *fn = reg ? py.new_function(&def, NULL, NULL) : NULL;
 	void *result = fn ? py.call(reg, fn, NULL) : NULL;
-	void *const refs[] = {result, fn, reg, module};
+	void *const refs[] = {result, fn, reg, module, name};
 	for (size_t i = 0; i < sizeof refs / sizeof *refs; i++)
 		if (refs[i])
 			py.decref(refs[i]);
@@ -118,21 +132,20 @@ bool hw_exit_armed(void)
 
 void hw_exit_arm(void)
 {
-	static bool asked;
-	static int asked_in;
 	/* A call that was pending at a fork is not relied on in the child. */
 	if ((asked && asked_in == hw_identity.pid) || !py.is_initialized() || py.is_finalizing())
 		return;
-	if (py.add_pending_call(register_callback, NULL) == 0) {
-		asked = true;
-		asked_in = hw_identity.pid;
-	}
+	asked_in = hw_identity.pid;
+	atomic_store(&asked, true); /* before the call: it may come at once, and find that it has to wait */
+	if (py.add_pending_call(register_callback, NULL))
+		atomic_store(&asked, false);
 }
 
 void hw_exit_init(void)
 {
 	atomic_store(&active, hw_config.exit_dump);
-	if (!hw_config.exit_dump || hw_py_minor() < 8) {
+	/* Without frames it can't be told when an import would do harm. */
+	if (!hw_config.exit_dump || hw_py_minor() < 8 || strcmp(hw_py_frames_state(), "on")) {
 		atomic_store(&armed, true);
 		return;
 	}
@@ -141,7 +154,8 @@ void hw_exit_init(void)
 		const char *name;
 	} symbols[] = {
 		{&py.is_initialized, "Py_IsInitialized"}, {&py.add_pending_call, "Py_AddPendingCall"},
-		{&py.import, "PyImport_ImportModule"},	  {&py.getattr, "PyObject_GetAttrString"},
+		{&py.str, "PyUnicode_FromString"},	  {&py.loaded, "PyImport_GetModule"},
+		{&py.import, "PyImport_ImportModuleLevel"}, {&py.getattr, "PyObject_GetAttrString"},
 		{&py.new_function, "PyCFunction_NewEx"},  {&py.call, "PyObject_CallFunctionObjArgs"},
 		{&py.incref, "Py_IncRef"},		  {&py.decref, "Py_DecRef"},
 		{&py.clear_error, "PyErr_Clear"},	  {&py.none, "_Py_NoneStruct"},

@@ -290,6 +290,40 @@ void hw_py_walk(struct hw_pywalk *w)
 		walk_interp(w, ts);
 }
 
+static bool is_text(const struct hw_chars *c, const char *s)
+{
+	return c->ascii && c->len == strlen(s) && !memcmp(c->p, s, c->len);
+}
+
+/* Up to 3.11 importlib's module locks are not reentrant for one thread: an import that starts while the thread is inside
+ * _ModuleLock.acquire makes the outer one fail with a KeyError (seen in 3.8; python/cpython gh-106176). Below the functions
+ * listed a module's own code runs, and it may import. */
+bool hw_py_inside_importlib(void)
+{
+	static const char *const may_import[] = {"_find_and_load", "_find_and_load_unlocked", "_load_unlocked", "_load_backward_compatible",
+						 "_call_with_frames_removed", "_handle_fromlist", "_gcd_import", "exec_module",
+						 "BuiltinImporter.exec_module", "FrozenImporter.exec_module"};
+	static struct hw_pywalk w;
+	if (!L.minor)
+		return true;
+	hw_py_walk(&w);
+	for (uint32_t i = 0; i < w.total && i < HW_KEEP_LEAF; i++) {
+		const char *code = w.leaf[i].code;
+		struct hw_chars file, name;
+		if (!sane(code) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
+		    !chars(load_ptr(code, L.co_qual), &name))
+			return true;
+		if (!is_text(&file, "<frozen importlib._bootstrap>"))
+			continue;
+		bool allowed = false;
+		for (size_t k = 0; k < sizeof may_import / sizeof *may_import; k++)
+			allowed |= is_text(&name, may_import[k]);
+		if (!allowed)
+			return true;
+	}
+	return false;
+}
+
 bool hw_py_is_eval(uintptr_t ip)
 {
 	return ip >= eval_lo && ip < eval_hi;

@@ -38,6 +38,10 @@ int hw_py_minor(void);
 void *hw_py_symbol(const char *name);
 void *hw_py_is_finalizing_symbol(void);
 
+/* Is the calling thread, which has the GIL, in the middle of importlib's own bookkeeping? One caller at a time. True where
+ * frames are off, too: nothing is known then. */
+bool hw_py_inside_importlib(void);
+
 /* In the hook: walks the calling thread's frames. No frames is not an error. */
 void hw_py_walk(struct hw_pywalk *w);
 
