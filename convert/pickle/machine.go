@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pickle
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Errors that [Machine.Run] wraps.
+var (
+	ErrNotPickle = errors.New("not a pickle of protocol 2 to 5")
+	ErrRefused   = errors.New("opcode refused")
+	ErrMalformed = errors.New("malformed pickle")
+	ErrLimit     = errors.New("limit exceeded")
+	ErrTruncated = errors.New("input ends before the pickle does")
+)
+
+// Machine reads one pickle.
+type Machine struct {
+	visitor Visitor
+	limits  Limits
+	in      input
+	texts   texts
+	memo    memo
+	stack   []Value
+	marks   []int32
+	at      int // where the container is that the visitor is being told of
+}
+
+// New prepares to read a pickle. Nothing is read before [Machine.Run].
+func New(r io.Reader, v Visitor, limits Limits) *Machine {
+	return &Machine{
+		visitor: v, limits: limits.withDefaults(), in: input{r: r, buf: make([]byte, bufferSize)},
+		texts: newTexts(), memo: newMemo(), stack: make([]Value, 1024),
+	}
+}
+
+// Intern gives a text its number. Numbers count up from 0, so that a visitor that interns the texts it knows before
+// [Machine.Run] knows their numbers at compile time.
+func (m *Machine) Intern(text string) int64 { return m.texts.find([]byte(text), &m.limits) }
+
+// Text is the text of a number, valid UTF-8.
+func (m *Machine) Text(n int64) string { return m.texts.all[n] }
+
+// Texts is how many distinct texts there are.
+func (m *Machine) Texts() int { return len(m.texts.all) }
+
+// LeftOut is how many strings read as [LeftOut].
+func (m *Machine) LeftOut() int64 { return m.texts.lost }
+
+// Offset is the byte after the last opcode read.
+func (m *Machine) Offset() int64 { return m.in.offset() }
+
+// maxSlack is how far a memo index may be ahead of the number of puts so far. Both picklers number without gaps.
+const maxSlack = 1 << 10
+
+// longest is the longest opcode whose length one byte tells: SHORT_BINUNICODE and LONG1 with 255 bytes.
+const longest = 2 + 255
+
+// Run reads the pickle up to its STOP; what follows is left alone but for read-ahead.
+func (m *Machine) Run() error {
+	if err := m.header(); err != nil {
+		return err
+	}
+	in := &m.in
+	st, sp := m.stack, 0
+	for {
+		if in.end-in.pos < longest {
+			if ok, err := m.available(); err != nil {
+				return err
+			} else if !ok {
+				return m.truncated()
+			}
+		}
+		if sp+4 > len(st) {
+			if len(st) >= m.limits.Stack {
+				return m.fail(ErrLimit, "more than %d values wait for their container", m.limits.Stack)
+			}
+			st = append(st, make([]Value, len(st))...)
+			m.stack = st
+		}
+		buf, pos := in.buf, in.pos
+		op := buf[pos]
+		switch op {
+		case opBinget, opLongBinget:
+			var slot uint32
+			if op == opBinget {
+				slot = uint32(buf[pos+1])
+				in.pos = pos + 2
+			} else {
+				slot = binary.LittleEndian.Uint32(buf[pos+1:])
+				in.pos = pos + 5
+			}
+			object := m.memo.get(slot)
+			if object <= objectOpenDict {
+				v, err := m.special(object, slot, pos)
+				if err != nil {
+					return err
+				}
+				st[sp] = v
+			} else {
+				st[sp] = m.memo.objects[object]
+			}
+			sp++
+		case opMemoize:
+			if sp == 0 {
+				return m.underflow()
+			}
+			if err := m.put(uint32(m.memo.used), &st[sp-1]); err != nil {
+				return err
+			}
+			in.pos = pos + 1
+		case opBinput, opLongBinput:
+			if sp == 0 {
+				return m.underflow()
+			}
+			slot, n := uint32(buf[pos+1]), 2
+			if op == opLongBinput {
+				slot, n = binary.LittleEndian.Uint32(buf[pos+1:]), 5
+			}
+			if int64(slot) > m.memo.puts+maxSlack {
+				return m.fail(ErrMalformed, "memo slot %d after %d puts", slot, m.memo.puts)
+			}
+			if err := m.put(slot, &st[sp-1]); err != nil {
+				return err
+			}
+			in.pos = pos + n
+		case opBinint1:
+			st[sp] = Value{Kind: Int, N: int64(buf[pos+1])}
+			sp++
+			in.pos = pos + 2
+		case opBinint2:
+			st[sp] = Value{Kind: Int, N: int64(binary.LittleEndian.Uint16(buf[pos+1:]))}
+			sp++
+			in.pos = pos + 3
+		case opBinint:
+			st[sp] = Value{Kind: Int, N: int64(int32(binary.LittleEndian.Uint32(buf[pos+1:])))}
+			sp++
+			in.pos = pos + 5
+		case opLong1:
+			n := int(buf[pos+1])
+			var v int64
+			if n <= 8 {
+				u := binary.LittleEndian.Uint64(buf[pos+2:])
+				shift := 64 - 8*uint(n)
+				v = int64(u<<shift) >> shift // sign extended; 0 for n = 0
+			} else {
+				var ok bool
+				if v, ok = long(buf[pos+2 : pos+2+n]); !ok {
+					return m.fail(ErrMalformed, "integer of %d bytes: no more than 64 bits are read", n)
+				}
+			}
+			st[sp] = Value{Kind: Int, N: v}
+			sp++
+			in.pos = pos + 2 + n
+		case opShortBinunicode:
+			n := int(buf[pos+1])
+			st[sp] = Value{Kind: String, N: m.texts.intern(buf[pos+2:pos+2+n], &m.limits)}
+			sp++
+			in.pos = pos + 2 + n
+		case opMark:
+			if len(m.marks) >= m.limits.Marks {
+				return m.fail(ErrLimit, "more than %d containers are open", m.limits.Marks)
+			}
+			m.marks = append(m.marks, int32(sp))
+			in.pos = pos + 1
+		case opEmptyDict:
+			st[sp] = Value{Kind: Dict}
+			sp++
+			in.pos = pos + 1
+		case opEmptyList:
+			st[sp] = Value{Kind: List, list: true}
+			sp++
+			in.pos = pos + 1
+		case opSetitems, opSetitem, opAppends, opAppend:
+			base := sp - 1
+			switch op {
+			case opSetitem:
+				base = sp - 2
+			case opSetitems, opAppends:
+				base = m.popMark()
+			}
+			if base < 1 || len(m.marks) > 0 && base-1 < int(m.marks[len(m.marks)-1]) {
+				return m.underflow()
+			}
+			var err error
+			if op == opSetitems || op == opSetitem {
+				sp, err = m.pairs(base, sp)
+			} else {
+				sp, err = m.items(base, sp)
+			}
+			if err != nil {
+				return err
+			}
+			in.pos = pos + 1
+		case opDict, opList, opTuple:
+			base := m.popMark()
+			if base < 0 {
+				return m.underflow()
+			}
+			// The container takes the place before its items.
+			copy(st[base+1:sp+1], st[base:sp])
+			sp++
+			var err error
+			switch op {
+			case opDict:
+				st[base] = Value{Kind: Dict}
+				sp, err = m.pairs(base+1, sp)
+			case opList:
+				st[base] = Value{Kind: List, list: true}
+				sp, err = m.items(base+1, sp)
+			default:
+				err = m.tuple(base, st[base+1:sp])
+				sp = base + 1
+			}
+			if err != nil {
+				return err
+			}
+			in.pos = pos + 1
+		case opEmptyTuple, opTuple1, opTuple2, opTuple3:
+			n := 0
+			if op != opEmptyTuple {
+				n = int(op) - opTuple1 + 1
+			}
+			base := sp - n
+			if base < 0 || len(m.marks) > 0 && base < int(m.marks[len(m.marks)-1]) {
+				return m.underflow()
+			}
+			var items [3]Value
+			copy(items[:], st[base:sp])
+			if err := m.tuple(base, items[:n]); err != nil {
+				return err
+			}
+			sp = base + 1
+			in.pos = pos + 1
+		case opNewtrue, opNewfalse:
+			st[sp] = Value{Kind: Bool, N: int64(opNewfalse - op)}
+			sp++
+			in.pos = pos + 1
+		case opNone:
+			st[sp] = Value{Kind: None}
+			sp++
+			in.pos = pos + 1
+		case opBinfloat:
+			st[sp] = Value{Kind: Float, N: int64(binary.BigEndian.Uint64(buf[pos+1:]))}
+			sp++
+			in.pos = pos + 9
+		case opFrame:
+			// A frame says how far a reader may read ahead; it begins and ends anywhere between two objects.
+			in.pos = pos + 9
+		case opBinunicode, opBinunicode8:
+			n, text, err := m.sized(operands[op], m.limits.Text, "string")
+			if err != nil {
+				return err
+			}
+			st[sp] = Value{Kind: String, N: m.texts.intern(text, &m.limits)}
+			sp++
+			in.pos += n
+		case opLong4:
+			n, digits, err := m.sized(operands[op], m.limits.Text, "integer")
+			if err != nil {
+				return err
+			}
+			v, ok := long(digits)
+			if !ok {
+				return m.fail(ErrMalformed, "integer of %d bytes: no more than 64 bits are read", len(digits))
+			}
+			st[sp] = Value{Kind: Int, N: v}
+			sp++
+			in.pos += n
+		case opStop:
+			if sp != 1 || len(m.marks) > 0 {
+				return m.fail(ErrMalformed, "STOP with %d values and %d marks on the stack: want one value", sp, len(m.marks))
+			}
+			in.pos = pos + 1
+			return nil
+		default:
+			return fmt.Errorf("pickle: byte %d: opcode %s: %w: only plain data is read", in.offset(), OpcodeName(op), ErrRefused)
+		}
+	}
+}
+
+// header reads the PROTO opcode, with which protocols 2 to 5 begin.
+func (m *Machine) header() error {
+	if err := m.in.fill(2); err != nil {
+		return fmt.Errorf("pickle: byte 0: %w", err)
+	}
+	b := m.in.buf[:m.in.end]
+	switch {
+	case len(b) == 0:
+		return fmt.Errorf("pickle: byte 0: the input is empty: %w", ErrTruncated)
+	case b[0] != opProto || len(b) > 1 && (b[1] < 2 || b[1] > 5):
+		return fmt.Errorf("pickle: byte 0: %w", ErrNotPickle)
+	case len(b) == 1:
+		return m.truncated()
+	}
+	m.in.pos = 2
+	return nil
+}
+
+// available tells whether the next opcode is there with its operands, near the end of the buffer or of the input.
+func (m *Machine) available() (bool, error) {
+	in := &m.in
+	if err := in.fill(longest); err != nil {
+		return false, fmt.Errorf("pickle: byte %d: %w", in.offset(), err)
+	}
+	have := in.end - in.pos
+	if have == 0 {
+		return false, nil
+	}
+	op := in.buf[in.pos]
+	need := 1 + int(operands[op])
+	if operands[op] < 0 {
+		need = 2
+		if have >= 2 {
+			need += int(in.buf[in.pos+1])
+		}
+	}
+	return have >= need, nil
+}
+
+// sized reads a length and checks it before anything of that length is made room for. n is the length of the opcode.
+func (m *Machine) sized(lengthBytes int8, limit int, what string) (n int, data []byte, err error) {
+	in := &m.in
+	var length uint64
+	for i := int(lengthBytes); i > 0; i-- {
+		length = length<<8 | uint64(in.buf[in.pos+i])
+	}
+	if length > uint64(limit) {
+		return 0, nil, m.fail(ErrLimit, "%s of %d bytes: the limit is %d", what, length, limit)
+	}
+	n = 1 + int(lengthBytes) + int(length)
+	if err := in.fill(n); err != nil {
+		return 0, nil, fmt.Errorf("pickle: byte %d: %w", in.offset(), err)
+	}
+	if in.end-in.pos < n {
+		return 0, nil, m.truncated()
+	}
+	return n, in.buf[in.pos+1+int(lengthBytes) : in.pos+n], nil
+}
+
+// long reads a little-endian two's complement integer modulo 2^64. Nine bytes hold an unsigned one above 2^63, as
+// addresses are on ROCm and XPU; false for what is longer.
+func long(b []byte) (int64, bool) {
+	var u uint64
+	for i, x := range b {
+		switch {
+		case i < 8:
+			u |= uint64(x) << (8 * i)
+		case i > 8 || x != 0:
+			return 0, false
+		}
+	}
+	if n := len(b); n > 0 && n < 8 && b[n-1] >= 0x80 {
+		u |= ^uint64(0) << (8 * n)
+	}
+	return int64(u), true
+}
+
+func (m *Machine) popMark() int {
+	n := len(m.marks)
+	if n == 0 {
+		return -1
+	}
+	at := m.marks[n-1]
+	m.marks = m.marks[:n-1]
+	return int(at)
+}
+
+// put memoises a value. That of a container which may still grow is put anew when it has.
+func (m *Machine) put(slot uint32, v *Value) error {
+	mm := &m.memo
+	if mm.puts >= int64(m.limits.Memo) || mm.puts > 1<<20+m.in.offset()/8 {
+		return m.fail(ErrLimit, "%d memo slots", mm.puts)
+	}
+	object := mm.object(*v)
+	if len(mm.objects) > m.limits.Objects {
+		return m.fail(ErrLimit, "more than %d distinct values are memoised", m.limits.Objects)
+	}
+	mm.puts++
+	mm.set(slot, object)
+	if v.Kind == List || v.Kind == Dict {
+		v.memo = slot + 1
+	}
+	return nil
+}
+
+// special resolves the objects that a get cannot take as they are.
+func (m *Machine) special(object, slot uint32, pos int) (Value, error) {
+	switch object {
+	case objectUnset:
+		return Value{}, m.fail(ErrMalformed, "memo slot %d is read before it is written", slot)
+	case objectDropped:
+		return m.memo.objects[object], nil
+	}
+	for _, mark := range m.marks {
+		if mark > 0 && m.stack[mark-1].memo == slot+1 {
+			return Value{}, m.fail(ErrMalformed, "memo slot %d holds a container that is still open: plain data has no cycles", slot)
+		}
+	}
+	v := m.memo.objects[object]
+	v.memo = slot + 1
+	return v, nil
+}
+
+// pairs tells the visitor what a dict got, and puts what it returns in the dict's place.
+func (m *Machine) pairs(base, sp int) (int, error) {
+	dict := m.stack[base-1]
+	if dict.Kind != Dict && (dict.Kind != Ref || dict.list) && dict.Kind != Dropped {
+		return 0, m.fail(ErrMalformed, "items are set in a value that is no dict")
+	}
+	if (sp-base)%2 != 0 {
+		return 0, m.fail(ErrMalformed, "a dict gets a key without a value")
+	}
+	if sp == base {
+		return sp, nil
+	}
+	m.at = base - 1
+	v, err := m.visitor.Dict(dict, m.stack[base:sp])
+	if err != nil {
+		return 0, err
+	}
+	if v.Kind == Dict {
+		v.N = dict.N + int64(sp-base)/2
+	}
+	v.list = false
+	return m.replace(dict, v), nil
+}
+
+// items does the same for a list.
+func (m *Machine) items(base, sp int) (int, error) {
+	list := m.stack[base-1]
+	if !list.list {
+		return 0, m.fail(ErrMalformed, "items are appended to a value that is no list")
+	}
+	if sp == base {
+		return sp, nil
+	}
+	if list.memo != 0 && sp == base+1 && m.stack[base].memo == list.memo {
+		return 0, m.fail(ErrMalformed, "a list is appended to itself: plain data has no cycles")
+	}
+	m.at = base - 1
+	v, err := m.visitor.List(list, m.stack[base:sp])
+	if err != nil {
+		return 0, err
+	}
+	if v.Kind == List {
+		v.N = list.N
+		for i := range m.stack[base:sp] {
+			v.N += weight(&m.stack[base+i])
+		}
+	}
+	v.list = true
+	return m.replace(list, v), nil
+}
+
+// weight is how many items a value on the stack stands for.
+func weight(v *Value) int64 {
+	if v.Kind == Dropped {
+		return v.N
+	}
+	return 1
+}
+
+func (m *Machine) tuple(base int, items []Value) error {
+	m.at = base
+	v, err := m.visitor.Tuple(items)
+	if err != nil {
+		return err
+	}
+	v.memo, v.list = 0, false
+	m.stack[base] = v
+	return nil
+}
+
+// replace puts v in the place of a container and returns the new height of the stack. Dropped items of one list become
+// one: torch::jit::Pickler puts all events of a device into one batch.
+func (m *Machine) replace(old, v Value) int {
+	at := m.at
+	if old.memo != 0 {
+		m.memo.set(old.memo-1, m.memo.object(v))
+	}
+	if v.Kind == Dropped {
+		v.N = 1
+		if base := m.base(); base > 0 && at > base && m.stack[base-1].list && m.stack[at-1].Kind == Dropped {
+			m.stack[at-1].N++
+			return at
+		}
+	}
+	v.memo = old.memo
+	m.stack[at] = v
+	return at + 1
+}
+
+// base is where the items begin that were put on the stack since the last mark.
+func (m *Machine) base() int {
+	if n := len(m.marks); n > 0 {
+		return int(m.marks[n-1])
+	}
+	return 0
+}
+
+// fail is an error at the opcode being read.
+func (m *Machine) fail(kind error, format string, args ...any) error {
+	op := m.in.buf[m.in.pos]
+	return fmt.Errorf("pickle: byte %d: opcode %s: %w: %s", m.in.offset(), OpcodeName(op), kind, fmt.Sprintf(format, args...))
+}
+
+func (m *Machine) underflow() error {
+	return m.fail(ErrMalformed, "its operands are not on the stack")
+}
+
+func (m *Machine) truncated() error {
+	return fmt.Errorf("pickle: byte %d: %w", m.in.base+int64(m.in.end), ErrTruncated)
+}
