@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package convert turns what the profiled process left behind into google/pprof profiles: bytes in, profiles out, no
 // network, no clock, no global state.
 //

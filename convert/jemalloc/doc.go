@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package jemalloc reads jemalloc's heap_v2 dumps, with or without the sections that heapwire's shim appends, and turns
 // them into google/pprof profiles.
 //

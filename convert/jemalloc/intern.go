@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package jemalloc
 
 // addressTable gives every distinct address a small number, in order of appearance. It is a plain open-addressing

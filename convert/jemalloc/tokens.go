@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package jemalloc
 
 // A Python frame in a stack (docs/spool.md): 0x5079 << 48 | function id (26 bits) << 22 | line (22 bits).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stack says what the frames of a heap profile mean, after a dump has been read: which are Python's, which
 // belong to the allocator and to heapwire itself, how a frame reads on one line, and which lines hold the memory.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package symbol names native frames from the symbol tables of the files they come from.
 //
 // In: a profile whose native locations have addresses and mappings (convert/jemalloc makes them), and the ELF files on

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dumpgen writes heap_v2 dumps whose content is known, for tests and benchmarks of whatever reads them.
 //
 // In: a [Dump] filled by hand, or [Options] for [Generate], which makes one of any size from a seed. Out: the text that
