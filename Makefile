@@ -12,6 +12,7 @@ BIN := $(CURDIR)/bin
 # The static, position-independent jemalloc that goes into the shim; empty: the one the compiler finds.
 JEMALLOC_PIC ?=
 FUZZTIME ?= 30s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 # Interpreters for the matrix beside those found in PATH, /usr/bin and $PYENV_ROOT/versions, separated by colons.
 HEAPWIRE_PYTHONS ?=
 
@@ -37,12 +38,12 @@ test: build deps-test ## vet, unit tests with the race detector, the shim's test
 	$(GO) test -race $(RACE)
 	$(GO) test $$($(GO) list ./... | grep -vxF -e $(MODULE)/examples $$($(GO) list $(RACE) | sed 's/^/-e /'))
 	$(GO) test -count=1 -timeout 15m -parallel 4 -v ./examples | grep -vE '^ *(=== |--- PASS)'
-	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./convert/jemalloc
+	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/jemalloc
 
 build: deps ## bin/heapwire and bin/libheapwire.so
 	@mkdir -p $(BIN)
 	$(SHIM_MAKE)
-	$(GO) build -o $(BIN)/heapwire ./exporter/cmd/heapwire
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/heapwire ./exporter/cmd/heapwire
 
 bench: build ## conversion speed and the cost for the job, as the tables of docs/performance.md
 	$(GO) run ./bench -shim $(BIN)/libheapwire.so
