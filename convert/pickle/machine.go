@@ -27,6 +27,7 @@ type Machine struct {
 	memo    memo
 	stack   []Value
 	marks   []int32
+	runs    runs
 	at      int // where the container is that the visitor is being told of
 }
 
@@ -65,54 +66,67 @@ func (m *Machine) Run() error {
 	if err := m.header(); err != nil {
 		return err
 	}
-	in := &m.in
+	in, mm := &m.in, &m.memo
 	st, sp := m.stack, 0
+	buf, pos := in.buf, in.pos
+	// From safe on, the next opcode may not be whole; from room on, the stack may be too small for it.
+	safe, room := in.end-longest, len(st)-4
 	for {
-		if in.end-in.pos < longest {
+		in.pos = pos
+		if pos > safe {
 			if ok, err := m.available(); err != nil {
 				return err
 			} else if !ok {
 				return m.truncated()
 			}
+			buf, pos, safe = in.buf, in.pos, in.end-longest
 		}
-		if sp+4 > len(st) {
+		if sp > room {
 			if len(st) >= m.limits.Stack {
 				return m.fail(ErrLimit, "more than %d values wait for their container", m.limits.Stack)
 			}
 			st = append(st, make([]Value, len(st))...)
-			m.stack = st
+			m.stack, room = st, len(st)-4
 		}
-		buf, pos := in.buf, in.pos
 		op := buf[pos]
 		switch op {
 		case opBinget, opLongBinget:
-			var slot uint32
-			if op == opBinget {
-				slot = uint32(buf[pos+1])
-				in.pos = pos + 2
-			} else {
-				slot = binary.LittleEndian.Uint32(buf[pos+1:])
-				in.pos = pos + 5
-			}
-			object := m.memo.get(slot)
-			if object <= objectOpenDict {
-				v, err := m.special(object, slot, pos)
-				if err != nil {
-					return err
+			// Gets come in runs: most of a snapshot is stacks, whose frames were seen before.
+			for {
+				slot, n := uint32(buf[pos+1]), 2
+				if op == opLongBinget {
+					slot, n = binary.LittleEndian.Uint32(buf[pos+1:]), 5
 				}
-				st[sp] = v
-			} else {
-				st[sp] = m.memo.objects[object]
+				object := mm.get(slot)
+				if object > objectOpenDict {
+					st[sp] = mm.objects[object]
+				} else {
+					in.pos = pos
+					v, err := m.special(object, slot)
+					if err != nil {
+						return err
+					}
+					st[sp] = v
+				}
+				sp++
+				pos += n
+				if op = buf[pos]; op != opLongBinget && op != opBinget || pos > safe || sp > room {
+					break
+				}
 			}
-			sp++
 		case opMemoize:
 			if sp == 0 {
 				return m.underflow()
 			}
-			if err := m.put(uint32(m.memo.used), &st[sp-1]); err != nil {
-				return err
+			v := &st[sp-1]
+			if object := mm.known(v); object == 0 || !mm.push(object) {
+				if err := m.put(uint32(mm.used), v); err != nil {
+					return err
+				}
+			} else if v.Kind() != String {
+				v.setSlot(uint32(mm.used))
 			}
-			in.pos = pos + 1
+			pos++
 		case opBinput, opLongBinput:
 			if sp == 0 {
 				return m.underflow()
@@ -127,19 +141,19 @@ func (m *Machine) Run() error {
 			if err := m.put(slot, &st[sp-1]); err != nil {
 				return err
 			}
-			in.pos = pos + n
+			pos += n
 		case opBinint1:
-			st[sp] = Value{Kind: Int, N: int64(buf[pos+1])}
+			st[sp] = value(Int, int64(buf[pos+1]))
 			sp++
-			in.pos = pos + 2
+			pos += 2
 		case opBinint2:
-			st[sp] = Value{Kind: Int, N: int64(binary.LittleEndian.Uint16(buf[pos+1:]))}
+			st[sp] = value(Int, int64(binary.LittleEndian.Uint16(buf[pos+1:])))
 			sp++
-			in.pos = pos + 3
+			pos += 3
 		case opBinint:
-			st[sp] = Value{Kind: Int, N: int64(int32(binary.LittleEndian.Uint32(buf[pos+1:])))}
+			st[sp] = value(Int, int64(int32(binary.LittleEndian.Uint32(buf[pos+1:]))))
 			sp++
-			in.pos = pos + 5
+			pos += 5
 		case opLong1:
 			n := int(buf[pos+1])
 			var v int64
@@ -153,28 +167,39 @@ func (m *Machine) Run() error {
 					return m.fail(ErrMalformed, "integer of %d bytes: no more than 64 bits are read", n)
 				}
 			}
-			st[sp] = Value{Kind: Int, N: v}
+			st[sp] = value(Int, v)
 			sp++
-			in.pos = pos + 2 + n
+			pos += 2 + n
 		case opShortBinunicode:
 			n := int(buf[pos+1])
-			st[sp] = Value{Kind: String, N: m.texts.intern(buf[pos+2:pos+2+n], &m.limits)}
+			st[sp] = value(String, m.texts.intern(buf[pos+2:pos+2+n], &m.limits))
 			sp++
-			in.pos = pos + 2 + n
+			pos += 2 + n
 		case opMark:
 			if len(m.marks) >= m.limits.Marks {
 				return m.fail(ErrLimit, "more than %d containers are open", m.limits.Marks)
 			}
+			pos++
+			if sp > 0 && st[sp-1].Kind() == List && st[sp-1].N == 0 && pos <= safe && (buf[pos] == opLongBinget || buf[pos] == opBinget) {
+				if n := gets(buf[pos:min(safe, pos+longestRun)]); n > 0 {
+					in.pos = pos
+					if ok, err := m.listOfGets(sp, n); err != nil {
+						return err
+					} else if ok {
+						pos += n + 1
+						continue
+					}
+				}
+			}
 			m.marks = append(m.marks, int32(sp))
-			in.pos = pos + 1
 		case opEmptyDict:
-			st[sp] = Value{Kind: Dict}
+			st[sp] = value(Dict, 0)
 			sp++
-			in.pos = pos + 1
+			pos++
 		case opEmptyList:
-			st[sp] = Value{Kind: List, list: true}
+			st[sp] = Value{meta: uint64(List) | listFlag}
 			sp++
-			in.pos = pos + 1
+			pos++
 		case opSetitems, opSetitem, opAppends, opAppend:
 			base := sp - 1
 			switch op {
@@ -195,7 +220,7 @@ func (m *Machine) Run() error {
 			if err != nil {
 				return err
 			}
-			in.pos = pos + 1
+			pos++
 		case opDict, opList, opTuple:
 			base := m.popMark()
 			if base < 0 {
@@ -207,10 +232,10 @@ func (m *Machine) Run() error {
 			var err error
 			switch op {
 			case opDict:
-				st[base] = Value{Kind: Dict}
+				st[base] = value(Dict, 0)
 				sp, err = m.pairs(base+1, sp)
 			case opList:
-				st[base] = Value{Kind: List, list: true}
+				st[base] = Value{meta: uint64(List) | listFlag}
 				sp, err = m.items(base+1, sp)
 			default:
 				err = m.tuple(base, st[base+1:sp])
@@ -219,7 +244,7 @@ func (m *Machine) Run() error {
 			if err != nil {
 				return err
 			}
-			in.pos = pos + 1
+			pos++
 		case opEmptyTuple, opTuple1, opTuple2, opTuple3:
 			n := 0
 			if op != opEmptyTuple {
@@ -235,42 +260,44 @@ func (m *Machine) Run() error {
 				return err
 			}
 			sp = base + 1
-			in.pos = pos + 1
+			pos++
 		case opNewtrue, opNewfalse:
-			st[sp] = Value{Kind: Bool, N: int64(opNewfalse - op)}
+			st[sp] = value(Bool, int64(opNewfalse-op))
 			sp++
-			in.pos = pos + 1
+			pos++
 		case opNone:
-			st[sp] = Value{Kind: None}
+			st[sp] = value(None, 0)
 			sp++
-			in.pos = pos + 1
+			pos++
 		case opBinfloat:
-			st[sp] = Value{Kind: Float, N: int64(binary.BigEndian.Uint64(buf[pos+1:]))}
+			st[sp] = value(Float, int64(binary.BigEndian.Uint64(buf[pos+1:])))
 			sp++
-			in.pos = pos + 9
+			pos += 9
 		case opFrame:
 			// A frame says how far a reader may read ahead; it begins and ends anywhere between two objects.
-			in.pos = pos + 9
+			pos += 9
 		case opBinunicode, opBinunicode8:
 			n, text, err := m.sized(operands[op], m.limits.Text, "string")
 			if err != nil {
 				return err
 			}
-			st[sp] = Value{Kind: String, N: m.texts.intern(text, &m.limits)}
+			buf, pos, safe = in.buf, in.pos, in.end-longest
+			st[sp] = value(String, m.texts.intern(text, &m.limits))
 			sp++
-			in.pos += n
+			pos += n
 		case opLong4:
 			n, digits, err := m.sized(operands[op], m.limits.Text, "integer")
 			if err != nil {
 				return err
 			}
+			buf, pos, safe = in.buf, in.pos, in.end-longest
 			v, ok := long(digits)
 			if !ok {
 				return m.fail(ErrMalformed, "integer of %d bytes: no more than 64 bits are read", len(digits))
 			}
-			st[sp] = Value{Kind: Int, N: v}
+			st[sp] = value(Int, v)
 			sp++
-			in.pos += n
+			pos += n
 		case opStop:
 			if sp != 1 || len(m.marks) > 0 {
 				return m.fail(ErrMalformed, "STOP with %d values and %d marks on the stack: want one value", sp, len(m.marks))
@@ -381,15 +408,18 @@ func (m *Machine) put(slot uint32, v *Value) error {
 		return m.fail(ErrLimit, "more than %d distinct values are memoised", m.limits.Objects)
 	}
 	mm.puts++
+	if mm.get(slot) != objectUnset {
+		m.runs.generation++
+	}
 	mm.set(slot, object)
-	if v.Kind == List || v.Kind == Dict {
-		v.memo = slot + 1
+	if v.Kind() == List || v.Kind() == Dict {
+		v.setSlot(slot + 1)
 	}
 	return nil
 }
 
 // special resolves the objects that a get cannot take as they are.
-func (m *Machine) special(object, slot uint32, pos int) (Value, error) {
+func (m *Machine) special(object, slot uint32) (Value, error) {
 	switch object {
 	case objectUnset:
 		return Value{}, m.fail(ErrMalformed, "memo slot %d is read before it is written", slot)
@@ -397,19 +427,19 @@ func (m *Machine) special(object, slot uint32, pos int) (Value, error) {
 		return m.memo.objects[object], nil
 	}
 	for _, mark := range m.marks {
-		if mark > 0 && m.stack[mark-1].memo == slot+1 {
+		if mark > 0 && m.stack[mark-1].slot() == slot+1 {
 			return Value{}, m.fail(ErrMalformed, "memo slot %d holds a container that is still open: plain data has no cycles", slot)
 		}
 	}
 	v := m.memo.objects[object]
-	v.memo = slot + 1
+	v.setSlot(slot + 1)
 	return v, nil
 }
 
 // pairs tells the visitor what a dict got, and puts what it returns in the dict's place.
 func (m *Machine) pairs(base, sp int) (int, error) {
 	dict := m.stack[base-1]
-	if dict.Kind != Dict && (dict.Kind != Ref || dict.list) && dict.Kind != Dropped {
+	if dict.Kind() != Dict && (dict.Kind() != Ref || dict.isList()) && dict.Kind() != Dropped {
 		return 0, m.fail(ErrMalformed, "items are set in a value that is no dict")
 	}
 	if (sp-base)%2 != 0 {
@@ -423,23 +453,23 @@ func (m *Machine) pairs(base, sp int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if v.Kind == Dict {
+	if v.Kind() == Dict {
 		v.N = dict.N + int64(sp-base)/2
 	}
-	v.list = false
+	v.meta &= 0xffff
 	return m.replace(dict, v), nil
 }
 
 // items does the same for a list.
 func (m *Machine) items(base, sp int) (int, error) {
 	list := m.stack[base-1]
-	if !list.list {
+	if !list.isList() {
 		return 0, m.fail(ErrMalformed, "items are appended to a value that is no list")
 	}
 	if sp == base {
 		return sp, nil
 	}
-	if list.memo != 0 && sp == base+1 && m.stack[base].memo == list.memo {
+	if list.slot() != 0 && sp == base+1 && m.stack[base].slot() == list.slot() {
 		return 0, m.fail(ErrMalformed, "a list is appended to itself: plain data has no cycles")
 	}
 	m.at = base - 1
@@ -447,19 +477,19 @@ func (m *Machine) items(base, sp int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if v.Kind == List {
+	if v.Kind() == List {
 		v.N = list.N
 		for i := range m.stack[base:sp] {
 			v.N += weight(&m.stack[base+i])
 		}
 	}
-	v.list = true
+	v.meta = v.meta&0xffff | listFlag
 	return m.replace(list, v), nil
 }
 
 // weight is how many items a value on the stack stands for.
 func weight(v *Value) int64 {
-	if v.Kind == Dropped {
+	if v.Kind() == Dropped {
 		return v.N
 	}
 	return 1
@@ -471,7 +501,7 @@ func (m *Machine) tuple(base int, items []Value) error {
 	if err != nil {
 		return err
 	}
-	v.memo, v.list = 0, false
+	v.meta &= 0xffff
 	m.stack[base] = v
 	return nil
 }
@@ -480,17 +510,20 @@ func (m *Machine) tuple(base int, items []Value) error {
 // one: torch::jit::Pickler puts all events of a device into one batch.
 func (m *Machine) replace(old, v Value) int {
 	at := m.at
-	if old.memo != 0 {
-		m.memo.set(old.memo-1, m.memo.object(v))
+	if slot := old.slot(); slot != 0 {
+		if old.Kind() == Ref {
+			m.runs.generation++
+		}
+		m.memo.set(slot-1, m.memo.object(v))
 	}
-	if v.Kind == Dropped {
+	if v.Kind() == Dropped {
 		v.N = 1
-		if base := m.base(); base > 0 && at > base && m.stack[base-1].list && m.stack[at-1].Kind == Dropped {
+		if base := m.base(); base > 0 && at > base && m.stack[base-1].isList() && m.stack[at-1].Kind() == Dropped {
 			m.stack[at-1].N++
 			return at
 		}
 	}
-	v.memo = old.memo
+	v.setSlot(old.slot())
 	m.stack[at] = v
 	return at + 1
 }

@@ -33,6 +33,9 @@ type memo struct {
 	ofRef  [256][]uint32
 	used   int64 // slots that are set
 	puts   int64
+	// tail is the page of slot number used if it is a narrow one that is not full, as it nearly always is.
+	tail     *[pageSize]uint16
+	tailPage int64
 }
 
 type page struct {
@@ -42,15 +45,15 @@ type page struct {
 
 func newMemo() memo {
 	m := memo{objects: make([]Value, objectsFixed)}
-	m.objects[objectDropped] = Value{Kind: Dropped, N: 1}
-	m.objects[objectOpenList] = Value{Kind: List, list: true}
-	m.objects[objectOpenDict] = Value{Kind: Dict}
-	m.objects[objectList] = Value{Kind: List, N: 1, list: true}
-	m.objects[objectDict] = Value{Kind: Dict, N: 1}
-	m.objects[objectTuple] = Value{Kind: Tuple}
-	m.objects[objectNone] = Value{Kind: None}
-	m.objects[objectFalse] = Value{Kind: Bool}
-	m.objects[objectTrue] = Value{Kind: Bool, N: 1}
+	m.objects[objectDropped] = value(Dropped, 1)
+	m.objects[objectOpenList] = Value{meta: uint64(List) | listFlag}
+	m.objects[objectOpenDict] = value(Dict, 0)
+	m.objects[objectList] = Value{N: 1, meta: uint64(List) | listFlag}
+	m.objects[objectDict] = value(Dict, 1)
+	m.objects[objectTuple] = value(Tuple, 0)
+	m.objects[objectNone] = value(None, 0)
+	m.objects[objectFalse] = value(Bool, 0)
+	m.objects[objectTrue] = value(Bool, 1)
 	return m
 }
 
@@ -86,7 +89,11 @@ func (m *memo) set(slot, object uint32) {
 		}
 		if object < 1<<16 {
 			p.narrow[at] = uint16(object)
+			m.tail, m.tailPage = p.narrow, int64(n)
 			return
+		}
+		if m.tailPage == int64(n) {
+			m.tail = nil
 		}
 		p.wide = new([pageSize]uint32)
 		for i, o := range p.narrow {
@@ -99,13 +106,39 @@ func (m *memo) set(slot, object uint32) {
 	p.wide[at] = object
 }
 
+// push sets slot number used, false where set must do it.
+func (m *memo) push(object uint32) bool {
+	at := m.used & (pageSize - 1)
+	if m.tail == nil || m.used>>pageBits != m.tailPage || object >= 1<<16 || m.tail[at] != objectUnset {
+		return false
+	}
+	m.tail[at] = uint16(object)
+	m.used++
+	m.puts++
+	return true
+}
+
+// known is the object of a value that needs no other care, else 0.
+func (m *memo) known(v *Value) uint32 {
+	switch {
+	case v.Kind() == String && v.N < int64(len(m.ofText)):
+		return m.ofText[v.N]
+	case v.N != 0:
+	case v.Kind() == List:
+		return objectOpenList
+	case v.Kind() == Dict:
+		return objectOpenDict
+	}
+	return 0
+}
+
 // object is the number of a value's object; it makes one where the value is new.
 func (m *memo) object(v Value) uint32 {
-	switch v.Kind {
+	switch v.Kind() {
 	case String:
 		return m.numbered(&m.ofText, v)
 	case Ref:
-		return m.numbered(&m.ofRef[v.Tag], v)
+		return m.numbered(&m.ofRef[v.tag()], v)
 	case Dropped:
 		return objectDropped
 	case List:
@@ -135,7 +168,7 @@ func (m *memo) numbered(table *[]uint32, v Value) uint32 {
 	}
 	o := (*table)[v.N]
 	if o == 0 {
-		v.memo = 0
+		v.setSlot(0)
 		m.objects = append(m.objects, v)
 		o = uint32(len(m.objects) - 1)
 		(*table)[v.N] = o

@@ -46,17 +46,17 @@ func (m *Machine) parent(at, mark int) (int, Step, int) {
 	if mark >= 0 && base > 0 {
 		open = base - 1
 	}
-	inDict := open >= 0 && m.stack[open].Kind == Dict
+	inDict := open >= 0 && m.stack[open].Kind() == Dict
 	if at > base {
 		below := &m.stack[at-1]
-		if inDict && below.Kind == String {
+		if inDict && below.Kind() == String {
 			return open, Step{Key: below.N}, mark - 1
 		}
 		// One item alone comes without a mark: APPEND, SETITEM.
-		if below.list && (open < 0 || inDict || !m.stack[at].list) {
+		if below.isList() && (open < 0 || inDict || !m.stack[at].isList()) {
 			return at - 1, Step{Key: -1, Index: below.count()}, mark
 		}
-		if below.Kind == String && at-2 >= base && m.stack[at-2].Kind == Dict {
+		if below.Kind() == String && at-2 >= base && m.stack[at-2].Kind() == Dict {
 			return at - 2, Step{Key: below.N}, mark
 		}
 	}
@@ -72,7 +72,7 @@ func (m *Machine) parent(at, mark int) (int, Step, int) {
 
 // count is how many items a list has so far, 0 for one that the visitor gave a meaning.
 func (v *Value) count() int64 {
-	if v.Kind == List {
+	if v.Kind() == List {
 		return v.N
 	}
 	return 0

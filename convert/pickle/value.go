@@ -21,25 +21,62 @@ const (
 	Dropped      // a container the visitor did not want; N of them in a row
 )
 
-// Value is one value of a pickle.
+// Value is one value of a pickle. It is two words, as values are what a pickle is made of and each is moved several times.
 type Value struct {
-	N    int64
-	memo uint32 // index of the memo slot plus one, of a container that may still grow
-	Kind Kind
-	// Tag and N of a Ref are the visitor's. N must be at least 0 and dense: the machine keeps a table as long as the largest.
-	Tag  uint8
-	list bool // the value is or was a list
+	N int64
+	// From the lowest: kind 8 bits, tag 8 bits, listFlag; in the upper half the index plus one of the memo slot of a
+	// container that may still grow.
+	meta uint64
 }
 
+const (
+	tagShift  = 8
+	listFlag  = 1 << 16 // the value is or was a list
+	slotShift = 32
+)
+
+// Reference is what a visitor returns for a container that means something to it. n must be at least 0, and dense: the
+// machine keeps a table as long as the largest of each tag.
+func Reference(tag uint8, n int64) Value {
+	return Value{N: n, meta: uint64(Ref) | uint64(tag)<<tagShift}
+}
+
+// Drop is what a visitor returns for a container that nobody needs any more.
+func Drop() Value { return value(Dropped, 1) }
+
+func value(k Kind, n int64) Value { return Value{N: n, meta: uint64(k)} }
+
+// Kind says what the value is.
+func (v *Value) Kind() Kind { return Kind(v.meta) }
+
+// Is tells whether the value is a reference with this tag.
+func (v *Value) Is(tag uint8) bool { return v.meta&0xffff == uint64(Ref)|uint64(tag)<<tagShift }
+
+// Become gives an open container a meaning before it is complete, see [Machine.Parent].
+func (v *Value) Become(tag uint8, n int64) {
+	v.N = n
+	v.meta = v.meta&^0xffff | uint64(Ref) | uint64(tag)<<tagShift
+}
+
+func (v *Value) tag() uint8 { return uint8(v.meta >> tagShift) }
+
+func (v *Value) isList() bool { return v.meta&listFlag != 0 }
+
+func (v *Value) slot() uint32 { return uint32(v.meta >> slotShift) }
+
+func (v *Value) setSlot(slot uint32) { v.meta = v.meta&(1<<slotShift-1) | uint64(slot)<<slotShift }
+
 // Float is the value of a Float.
-func (v Value) Float() float64 { return math.Float64frombits(uint64(v.N)) }
+func (v *Value) Float() float64 { return math.Float64frombits(uint64(v.N)) }
 
 // Visitor is told of the containers of a pickle. The slices are the machine's own and hold until the call returns.
 //
 // A list of more than 1,000 items comes in parts, as CPython's pickler writes it: the value passed first is then what the
-// visitor returned for the part before. An error ends the reading.
+// visitor returned for the part before. A list of nothing but Refs that was seen before, item for item, may get the answer
+// it got then, if that was a Ref, without a call. An error ends the reading.
 type Visitor interface {
-	// Dict is told pairs, key and value in turn, and returns what the dict is from now on: a Ref, Dropped, or dict itself.
+	// Dict is told pairs, key and value in turn, and returns what the dict is from now on: a [Reference], [Drop], or
+	// dict itself.
 	Dict(dict Value, pairs []Value) (Value, error)
 	// List is told items. Several Dropped in a row may have become one.
 	List(list Value, items []Value) (Value, error)

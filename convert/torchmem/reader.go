@@ -84,7 +84,7 @@ func (r *reader) special(name string) uint32 {
 
 func bit(key int) uint64 { return 1 << key }
 
-var dropped = pickle.Value{Kind: pickle.Dropped}
+var dropped = pickle.Drop()
 
 // Dict tells by its keys what a dict is. Their order and number differ from version to version.
 func (r *reader) Dict(dict pickle.Value, pairs []pickle.Value) (pickle.Value, error) {
@@ -92,7 +92,7 @@ func (r *reader) Dict(dict pickle.Value, pairs []pickle.Value) (pickle.Value, er
 	unknown := 0
 	for i := 0; i+1 < len(pairs); i += 2 {
 		k := &pairs[i]
-		if k.Kind == pickle.String && uint64(k.N) < keysEnd {
+		if k.Kind() == pickle.String && uint64(k.N) < keysEnd {
 			r.vals[k.N] = pairs[i+1]
 			seen |= 1 << uint64(k.N)
 		} else {
@@ -139,9 +139,9 @@ func (r *reader) unknownKeys(what place, pairs []pickle.Value) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		k := pairs[i]
 		switch {
-		case k.Kind == pickle.String && k.N >= keysEnd:
+		case k.Kind() == pickle.String && k.N >= keysEnd:
 			r.report.unknown(what, k.N)
-		case k.Kind != pickle.String:
+		case k.Kind() != pickle.String:
 			r.report.OddKeys++
 		}
 	}
@@ -151,7 +151,7 @@ func (r *reader) unknownKeys(what place, pairs []pickle.Value) {
 func (r *reader) List(list pickle.Value, items []pickle.Value) (pickle.Value, error) {
 	first := &items[0]
 	switch {
-	case list.Kind == pickle.Ref && list.Tag == tagStack:
+	case list.Is(tagStack):
 		// A stack of more than 1,000 frames comes in parts.
 		if more, ok := r.stacks.fromItems(items); ok {
 			whole := append(append([]uint32(nil), r.stacks.get(uint32(list.N))...), r.stacks.get(more)...)
@@ -162,24 +162,24 @@ func (r *reader) List(list pickle.Value, items []pickle.Value) (pickle.Value, er
 			list.N = int64(r.stacks.fromFrames(whole))
 		}
 		return list, nil
-	case list.Kind == pickle.Ref:
+	case list.Kind() == pickle.Ref:
 		return list, nil
-	case first.Kind == pickle.Ref && first.Tag == tagFrame:
+	case first.Is(tagFrame):
 		if len(items) > maxDepth {
 			r.report.DeepStacks++
 			items = items[:maxDepth]
 		}
 		if stack, ok := r.stacks.fromItems(items); ok {
-			return pickle.Value{Kind: pickle.Ref, Tag: tagStack, N: int64(stack)}, nil
+			return pickle.Reference(tagStack, int64(stack)), nil
 		}
 		r.report.OddValues++
-	case first.Kind == pickle.Ref && first.Tag == tagHistory:
+	case first.Is(tagHistory):
 		return *first, nil
-	case first.Kind == pickle.String:
-		return pickle.Value{Kind: pickle.Ref, Tag: tagStack, N: int64(r.forward(items))}, nil
+	case first.Kind() == pickle.String:
+		return pickle.Reference(tagStack, int64(r.forward(items))), nil
 	}
 	for i := range items {
-		if items[i].Kind == pickle.Ref && items[i].Tag == tagTrace {
+		if items[i].Is(tagTrace) {
 			r.traces[items[i].N].whole = true
 		}
 	}
@@ -191,10 +191,10 @@ const maxDepth = 1 << 14
 
 // Tuple keeps the ids of memory pools.
 func (r *reader) Tuple(items []pickle.Value) (pickle.Value, error) {
-	if len(items) != 2 || items[0].Kind != pickle.Int || items[1].Kind != pickle.Int {
-		return pickle.Value{Kind: pickle.Tuple, N: int64(len(items))}, nil
+	if len(items) != 2 || items[0].Kind() != pickle.Int || items[1].Kind() != pickle.Int {
+		return pickle.Drop(), nil
 	}
-	v := pickle.Value{Kind: pickle.Ref, Tag: tagPool}
+	v := pickle.Reference(tagPool, 0)
 	if p := (pool{items[0].N, items[1].N}); p != (pool{}) {
 		id, ok := r.poolID[p]
 		if !ok && len(r.pools) < maxPools {
@@ -212,15 +212,15 @@ const maxPools = 1 << 16
 func (r *reader) frame(seen uint64) pickle.Value {
 	f := frame{file: r.text(kFilename, seen), name: r.text(kName, seen)}
 	if seen&bit(kLine) != 0 {
-		if v := r.vals[kLine]; v.Kind == pickle.Int && v.N > 0 && v.N <= 1<<31-1 {
+		if v := r.vals[kLine]; v.Kind() == pickle.Int && v.N > 0 && v.N <= 1<<31-1 {
 			f.line = int32(v.N)
 		}
 	}
-	return pickle.Value{Kind: pickle.Ref, Tag: tagFrame, N: int64(r.stacks.frame(f))}
+	return pickle.Reference(tagFrame, int64(r.stacks.frame(f)))
 }
 
 func (r *reader) text(key int, seen uint64) int32 {
-	if seen&bit(key) != 0 && r.vals[key].Kind == pickle.String {
+	if seen&bit(key) != 0 && r.vals[key].Kind() == pickle.String {
 		return int32(r.vals[key].N)
 	}
 	return int32(r.m.Intern(""))
@@ -230,7 +230,7 @@ func (r *reader) text(key int, seen uint64) int32 {
 func (r *reader) forward(items []pickle.Value) uint32 {
 	frames := make([]uint32, 0, min(len(items), maxDepth))
 	for i := len(items) - 1; i >= 0 && len(frames) < maxDepth; i-- {
-		if items[i].Kind != pickle.String {
+		if items[i].Kind() != pickle.String {
 			continue
 		}
 		name, file, line := parseTraceback(r.m.Text(items[i].N))
@@ -255,7 +255,7 @@ func (r *reader) int(key int, seen uint64) int64 {
 	if seen&bit(key) == 0 {
 		return 0
 	}
-	switch v := &r.vals[key]; v.Kind {
+	switch v := &r.vals[key]; v.Kind() {
 	case pickle.Int, pickle.Bool:
 		return v.N
 	case pickle.Float:
@@ -269,7 +269,7 @@ func (r *reader) int(key int, seen uint64) int64 {
 
 func (r *reader) stack(seen uint64) uint32 {
 	if seen&bit(kFrames) != 0 {
-		if v := &r.vals[kFrames]; v.Kind == pickle.Ref && v.Tag == tagStack {
+		if v := &r.vals[kFrames]; v.Is(tagStack) {
 			return uint32(v.N)
 		}
 	}
@@ -279,9 +279,9 @@ func (r *reader) stack(seen uint64) uint32 {
 func (r *reader) event(seen uint64) {
 	t := r.trace()
 	action := &r.vals[kAction]
-	if action.Kind != pickle.String || action.N < keysEnd || action.N >= actionsEnd {
+	if action.Kind() != pickle.String || action.N < keysEnd || action.N >= actionsEnd {
 		t.events++
-		if action.Kind == pickle.String {
+		if action.Kind() == pickle.String {
 			r.report.unknown(inActions, action.N)
 		} else {
 			r.report.OddValues++
@@ -299,11 +299,11 @@ func (r *reader) event(seen uint64) {
 		r.hasTimes = true
 	}
 	if e.stack == 0 && seen&bit(kForwardFrames) != 0 {
-		if v := &r.vals[kForwardFrames]; v.Kind == pickle.Ref && v.Tag == tagStack && v.N != 0 {
+		if v := &r.vals[kForwardFrames]; v.Is(tagStack) && v.N != 0 {
 			e.stack = r.backwardOf(uint32(v.N))
 		}
 	}
-	if seen&bit(kUserMetadata) != 0 && r.vals[kUserMetadata].Kind == pickle.String {
+	if seen&bit(kUserMetadata) != 0 && r.vals[kUserMetadata].Kind() == pickle.String {
 		e.mark = r.mark(r.vals[kUserMetadata].N)
 	}
 	if t.index < 0 {
@@ -340,14 +340,14 @@ func (r *reader) trace() *trace {
 	if list == nil {
 		return r.traces[0]
 	}
-	if list.Kind == pickle.Ref && list.Tag == tagTrace {
+	if list.Is(tagTrace) {
 		return r.traces[list.N]
 	}
-	if list.Kind != pickle.List {
+	if list.Kind() != pickle.List {
 		return r.traces[0]
 	}
 	n := r.newTrace(r.m.Path())
-	list.Kind, list.Tag, list.N = pickle.Ref, tagTrace, int64(n)
+	list.Become(tagTrace, int64(n))
 	return r.traces[n]
 }
 
@@ -384,11 +384,11 @@ const maxDevices = 1024
 
 func (r *reader) history(seen uint64) pickle.Value {
 	r.histories = append(r.histories, history{addr: uint64(r.int(kAddr, seen)), size: r.int(kRealSize, seen), stack: r.stack(seen)})
-	return pickle.Value{Kind: pickle.Ref, Tag: tagHistory, N: int64(len(r.histories) - 1)}
+	return pickle.Reference(tagHistory, int64(len(r.histories)-1))
 }
 
 func (r *reader) annotation(seen uint64) {
-	if seen&bit(kName) == 0 || r.vals[kName].Kind != pickle.String || r.vals[kStage].Kind != pickle.String {
+	if seen&bit(kName) == 0 || r.vals[kName].Kind() != pickle.String || r.vals[kStage].Kind() != pickle.String {
 		r.report.OddValues++
 		return
 	}
@@ -406,15 +406,15 @@ const maxAnnotations = 1 << 20
 func (r *reader) setting(seen uint64) {
 	r.hasSettings = true
 	for _, k := range []int{kAllocConfCUDA, kAllocConf} {
-		if seen&bit(k) != 0 && r.vals[k].Kind == pickle.String {
+		if seen&bit(k) != 0 && r.vals[k].Kind() == pickle.String {
 			r.settings.AllocConf = r.m.Text(r.vals[k].N)
 		}
 	}
-	if seen&bit(kExpandableSegments) != 0 && r.vals[kExpandableSegments].Kind == pickle.Bool {
+	if seen&bit(kExpandableSegments) != 0 && r.vals[kExpandableSegments].Kind() == pickle.Bool {
 		r.settings.ExpandableSegments = r.vals[kExpandableSegments].N != 0
 		r.settings.Known = true
 	}
-	if seen&bit(kTraceOverflowed) != 0 && r.vals[kTraceOverflowed].Kind == pickle.Bool && r.vals[kTraceOverflowed].N != 0 {
+	if seen&bit(kTraceOverflowed) != 0 && r.vals[kTraceOverflowed].Kind() == pickle.Bool && r.vals[kTraceOverflowed].N != 0 {
 		r.settings.WindowOverflowed = true
 	}
 }

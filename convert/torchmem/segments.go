@@ -42,13 +42,13 @@ func (r *reader) block(seen uint64) {
 		addr: uint64(r.int(kAddress, seen)), size: r.int(kSize, seen), requested: r.int(kRequestedSize, seen), stack: r.stack(seen),
 	}
 	switch v := r.vals[kState]; {
-	case v.Kind == pickle.String && v.N == sActiveAllocated:
+	case v.Kind() == pickle.String && v.N == sActiveAllocated:
 		b.state = stateActive
-	case v.Kind == pickle.String && (v.N == sActivePending || v.N == sActiveAwaiting):
+	case v.Kind() == pickle.String && (v.N == sActivePending || v.N == sActiveAwaiting):
 		b.state = statePending
-	case v.Kind == pickle.String && v.N == sInactive:
+	case v.Kind() == pickle.String && v.N == sInactive:
 		b.state = stateInactive
-	case v.Kind == pickle.String:
+	case v.Kind() == pickle.String:
 		r.report.unknown(inStates, v.N)
 		return
 	default:
@@ -64,7 +64,7 @@ func (r *reader) block(seen uint64) {
 	}
 	// PyTorch 2.0 has no requested_size in inactive blocks' history and no frames; the entry in use comes first.
 	if seen&bit(kHistory) != 0 && b.state != stateInactive {
-		if v := r.vals[kHistory]; v.Kind == pickle.Ref && v.Tag == tagHistory && int(v.N) < len(r.histories) {
+		if v := r.vals[kHistory]; v.Is(tagHistory) && int(v.N) < len(r.histories) {
 			h := r.histories[v.N]
 			b.stack = h.stack
 			if seen&bit(kRequestedSize) == 0 && h.size >= 0 && h.size <= maxBytes {
@@ -109,7 +109,7 @@ func (r *reader) segment(seen uint64) {
 		s.host, s.index = true, 0
 	}
 	if seen&bit(kSegmentPoolID) != 0 {
-		if v := r.vals[kSegmentPoolID]; v.Kind == pickle.Ref && v.Tag == tagPool {
+		if v := r.vals[kSegmentPoolID]; v.Is(tagPool) {
 			s.pool = int32(v.N)
 		}
 	}

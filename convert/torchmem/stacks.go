@@ -75,7 +75,7 @@ func hashFrames(frames []uint32) uint32 {
 func (t *stackTable) fromItems(items []pickle.Value) (uint32, bool) {
 	h := uint64(len(items))
 	for i := range items {
-		if items[i].Kind != pickle.Ref || items[i].Tag != tagFrame {
+		if !items[i].Is(tagFrame) {
 			return 0, false
 		}
 		h = mix(h, uint64(items[i].N))
