@@ -143,5 +143,5 @@ func (c *cache) drop(e *entry) {
 	c.entries = slices.DeleteFunc(c.entries, func(other *entry) bool { return other == e })
 }
 
-// age is how long a dump has waited.
+// age is how long a dump has waited here.
 func (e *entry) age() time.Duration { return time.Since(e.found) }

@@ -9,9 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/heapwire/heapwire/convert"
 	"github.com/heapwire/heapwire/exporter/sink"
@@ -25,18 +28,28 @@ var ErrUndelivered = errors.New("not everything was delivered")
 type Retry struct {
 	Initial    time.Duration // first wait, 500 ms; each next is 1.5 times as long, all with jitter of one half
 	Max        time.Duration // longest wait, 30 s
-	MaxElapsed time.Duration // a dump that no attempt has delivered so long after it was found is given up, 15 min
+	MaxElapsed time.Duration // a dump that no attempt has delivered so long after it was found is given up, 24 h
 	Attempt    time.Duration // longest attempt, 60 s
+	Patience   time.Duration // after so long the next dump is tried before this one again, 2 min
 }
 
 // Config says what a pipeline reads and where it sends it.
 type Config struct {
 	Spool   *spool.Spool
-	Sinks   []sink.Sink // at least one
+	Sinks   []sink.Sink      // at least one
+	Events  []sink.EventSink // beside those among Sinks that take events
 	Convert func(r io.Reader, name string) (*convert.Heap, error)
 	Keep    bool // keep delivered dumps in spool.DeliveredFolder, and dumps that cannot be read where they are
 	Retry   Retry
-	Logger  *slog.Logger // nil: silent
+	// Limits bound what waits in the folders that this pipeline has claimed: 1 GiB, 20 000 files, 24 h where a field is 0;
+	// a negative one is no bound.
+	Limits spool.Limits
+	// NoSummary leaves out what Processes and Growth tell, and with it the memory for it, which grows with the processes.
+	NoSummary bool
+	Logger    *slog.Logger         // nil: silent
+	Meters    metric.MeterProvider // for the pipeline's own metrics, until it is shut down itself; nil: none
+
+	now func() time.Time
 }
 
 // Pipeline carries dumps from a spool to sinks. Make one with [New], begin with Start, end with Shutdown.
@@ -44,6 +57,7 @@ type Pipeline struct {
 	cfg     Config
 	log     *slog.Logger
 	workers []*worker
+	meters  *meters
 
 	run    context.Context // ends with the time that Shutdown is given
 	stop   context.CancelFunc
@@ -60,6 +74,7 @@ type Pipeline struct {
 	changed   chan struct{} // closed and replaced when an entry is done
 	processes map[string]*process
 	seen      []*process // every process ever claimed, in order
+	endings   map[int]*ending
 	stats     Stats
 	said      map[string]bool
 	names     map[uint64]named
@@ -73,18 +88,24 @@ type process struct {
 	entries  map[string]*entry
 	summary  Process
 	history  history
-	drainAt  time.Time
+	memo     memo
+	mourned  bool // its end was told, or needs no telling
+	kept     []spool.Dump
+	state    spool.State
+	judgeAt  time.Time
 }
 
-// entry is a dump on its way.
+// entry is a dump, or what is told of a process's end, on its way.
 type entry struct {
 	process *process
 	dump    spool.Dump
+	event   *sink.Event // nil for a dump
 	found   time.Time
-	taken   bool // converted, or found unreadable
-	waiting int  // sinks that have neither accepted it nor given it up
-	done    bool // delivered or given up by all, or unreadable; only its file may be left
-	left    bool // unreadable, and its file stays
+	taken   bool             // converted, or found unreadable
+	open    map[*worker]bool // those that have neither accepted it nor given it up
+	busy    int              // attempts under way
+	done    bool             // delivered or given up by all, dropped, or unreadable; only its file may be left
+	left    bool             // unreadable, and its file stays
 
 	convert sync.Mutex
 	item    *sink.Item
@@ -103,19 +124,38 @@ func New(cfg Config) (*Pipeline, error) {
 		return nil, errors.New("making a pipeline: no converter")
 	}
 	cfg.Retry = cfg.Retry.withDefaults()
+	cfg.Limits = withDefaults(cfg.Limits)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.now == nil {
+		cfg.now = time.Now
+	}
 	p := &Pipeline{
 		cfg: cfg, log: cfg.Logger, hurry: make(chan struct{}), looked: make(chan struct{}),
-		changed: make(chan struct{}), processes: map[string]*process{}, said: map[string]bool{}, names: map[uint64]named{},
-		converted: &cache{size: len(cfg.Sinks) + 1},
+		changed: make(chan struct{}), processes: map[string]*process{}, endings: map[int]*ending{}, said: map[string]bool{},
+		names: map[uint64]named{}, converted: &cache{size: len(cfg.Sinks) + 1},
 	}
+	p.stats.Dropped = map[string]int{}
 	p.run, p.stop = context.WithCancel(context.Background())
-	for _, s := range cfg.Sinks {
-		p.workers = append(p.workers, newWorker(p, s))
+	keys := map[string]int{}
+	add := func(w *worker) {
+		w.key = keyOf(w.any())
+		if keys[w.key]++; keys[w.key] > 1 {
+			w.key += fmt.Sprintf("#%d", keys[w.key])
+		}
+		p.workers = append(p.workers, w)
 	}
-	return p, nil
+	for _, s := range cfg.Sinks {
+		events, _ := s.(sink.EventSink)
+		add(newWorker(p, s, events))
+	}
+	for _, s := range cfg.Events {
+		add(newWorker(p, nil, s))
+	}
+	var err error
+	p.meters, err = newMeters(p, cfg.Meters)
+	return p, err
 }
 
 func (r Retry) withDefaults() Retry {
@@ -126,9 +166,23 @@ func (r Retry) withDefaults() Retry {
 	}
 	set(&r.Initial, 500*time.Millisecond)
 	set(&r.Max, 30*time.Second)
-	set(&r.MaxElapsed, 15*time.Minute)
+	set(&r.MaxElapsed, 24*time.Hour)
 	set(&r.Attempt, time.Minute)
+	set(&r.Patience, 2*time.Minute)
 	return r
+}
+
+func withDefaults(l spool.Limits) spool.Limits {
+	if l.Bytes == 0 {
+		l.Bytes = 1 << 30
+	}
+	if l.Files == 0 {
+		l.Files = 20000
+	}
+	if l.Age == 0 {
+		l.Age = 24 * time.Hour
+	}
+	return l
 }
 
 // Start begins to watch the spool and to deliver. It does not block.
@@ -143,7 +197,7 @@ func (p *Pipeline) Start() {
 		// A burst of events is one look: listing hundreds of folders has its price.
 		const pause = 100 * time.Millisecond
 		for range p.cfg.Spool.Changes(watch) {
-			p.look(watch)
+			p.look(watch, false)
 			select {
 			case <-watch.Done():
 			case <-time.After(pause):
@@ -165,7 +219,7 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 	if p.watch != nil {
 		p.watch()
 		if ends(ctx, p.looked) {
-			p.look(ctx)
+			p.look(ctx, true)
 		}
 		if left := p.await(ctx); left > 0 {
 			errs = append(errs, fmt.Errorf("%w: %d left in %s", ErrUndelivered, left, p.cfg.Spool.Path()))
@@ -179,8 +233,8 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 			ends(ctx, w.ended)
 		}
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		if err := w.sink.Close(closing); err != nil {
-			errs = append(errs, fmt.Errorf("closing sink %s: %w", w.sink.Name(), err))
+		if err := w.any().Close(closing); err != nil {
+			errs = append(errs, fmt.Errorf("closing sink %s: %w", w.name, err))
 		}
 		cancel()
 	}
@@ -228,12 +282,16 @@ func (p *Pipeline) await(ctx context.Context) int {
 	}
 }
 
-// look takes in what is new in the spool.
-func (p *Pipeline) look(ctx context.Context) {
+// look takes in what is new in the spool. Whether processes live is judged every two seconds, or now.
+func (p *Pipeline) look(ctx context.Context, now bool) {
 	p.scanning.Lock()
 	defer p.scanning.Unlock()
 	folders, err := p.cfg.Spool.Processes()
 	p.complain(err)
+	// A spool that cannot be listed for now has lost nothing yet.
+	if folders == nil && err != nil {
+		return
+	}
 	p.mu.Lock()
 	for name, proc := range p.processes {
 		if !slices.Contains(folders, name) {
@@ -241,25 +299,67 @@ func (p *Pipeline) look(ctx context.Context) {
 		}
 	}
 	p.mu.Unlock()
+	type listed struct {
+		proc   *process
+		dumps  []spool.Dump
+		found  []*entry
+		judged bool
+	}
+	var all []*listed
 	for _, name := range folders {
 		proc := p.claim(name)
 		if proc == nil {
 			continue
 		}
-		dumps, err := proc.claim.Dumps()
+		l := &listed{proc: proc}
+		// Dead before the listing means that nothing comes after it.
+		if t := time.Now(); now || t.After(proc.judgeAt) {
+			const between = 2 * time.Second
+			proc.judgeAt, l.judged = t.Add(between), true
+			state := proc.claim.State()
+			kept, err := proc.claim.Kept()
+			p.complain(err)
+			p.mu.Lock()
+			proc.state, proc.kept = state, kept
+			p.mu.Unlock()
+		}
+		l.dumps, err = proc.claim.Dumps()
 		p.complain(err)
-		for _, e := range p.enter(proc, dumps) {
-			// Without time to convert them, they are counted at least.
-			if ctx.Err() == nil {
-				p.take(e)
+		if err := proc.claim.Refresh(); err != nil {
+			p.lose(name, proc, err)
+			continue
+		}
+		l.found = p.enter(proc, l.dumps)
+		all = append(all, l)
+	}
+	p.enforce()
+	tasks := make(chan *listed)
+	var takers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(all)) {
+		takers.Go(func() {
+			for l := range tasks {
+				for _, e := range l.found {
+					p.take(e)
+				}
 			}
+		})
+	}
+	for _, l := range all {
+		// Without time to convert them, they are counted at least.
+		if len(l.found) > 0 && ctx.Err() == nil {
+			tasks <- l
+		}
+	}
+	close(tasks)
+	takers.Wait()
+	for _, l := range all {
+		if l.judged && ctx.Err() == nil {
+			p.mourn(l.proc)
 		}
 		p.mu.Lock()
-		p.retire(proc, dumps)
-		if now := time.Now(); now.After(proc.drainAt) {
-			const between = 2 * time.Second
-			proc.drainAt = now.Add(between)
-			p.drain(proc)
+		p.retire(l.proc, l.dumps)
+		if l.judged {
+			p.drain(l.proc)
 		}
 		p.mu.Unlock()
 	}
@@ -279,10 +379,16 @@ func (p *Pipeline) claim(name string) *process {
 			p.complain(err)
 			return nil
 		}
-		proc = &process{claim: claim, entries: map[string]*entry{}, summary: Process{Folder: name}}
+		proc = &process{claim: claim, entries: map[string]*entry{}, summary: Process{Folder: name}, memo: readMemo(claim.Note())}
+		if proc.memo.Cgroup == "" {
+			proc.memo.Cgroup = claim.Cgroup()
+			proc.memo.OOMKills, _ = p.cfg.Spool.OOMKills(proc.memo.Cgroup)
+		}
 		p.mu.Lock()
 		p.processes[name] = proc
-		p.seen = append(p.seen, proc)
+		if !p.cfg.NoSummary {
+			p.seen = append(p.seen, proc)
+		}
 		p.mu.Unlock()
 	}
 	return proc
@@ -295,21 +401,31 @@ func (p *Pipeline) enter(proc *process, dumps []spool.Dump) []*entry {
 	var found []*entry
 	for _, d := range dumps {
 		if e, known := proc.entries[d.Name]; known {
-			if !e.taken {
+			if !e.taken && !e.done {
 				found = append(found, e)
 			}
 			continue
 		}
-		e := &entry{process: proc, dump: d, found: time.Now(), waiting: len(p.workers)}
+		e := &entry{process: proc, dump: d, found: time.Now(), open: map[*worker]bool{}}
+		for _, w := range p.workers {
+			if w.sink != nil && !proc.claim.Settled(d.Name, w.key) {
+				e.open[w] = true
+			}
+		}
 		proc.entries[d.Name] = e
+		if len(e.open) == 0 {
+			// An earlier reader ended between the last acknowledgement and the file's removal.
+			e.taken, e.done = true, true
+			continue
+		}
 		p.stats.Dumps++
 		p.stats.Pending++
 		proc.summary.Dumps++
 		found = append(found, e)
 	}
-	if len(found) > 0 && !proc.whole {
+	if (len(found) > 0 || len(proc.entries) == 0) && !proc.whole {
 		read, err := proc.claim.Identity()
-		if err != nil {
+		if err != nil && len(found) > 0 {
 			p.warn(err.Error())
 		}
 		proc.identity, proc.whole = read.Identity(), err == nil
@@ -318,17 +434,79 @@ func (p *Pipeline) enter(proc *process, dumps []spool.Dump) []*entry {
 	return found
 }
 
+// enforce drops what is above the limits.
+func (p *Pipeline) enforce() {
+	p.mu.Lock()
+	var (
+		files   []spool.Waiting
+		entries []*entry
+		from    []*process
+	)
+	for name, proc := range p.processes {
+		var last uint64
+		for _, e := range proc.entries {
+			last = max(last, e.dump.Seq)
+		}
+		for _, e := range proc.entries {
+			if !e.done && e.event == nil {
+				files = append(files, spool.Waiting{Dump: e.dump, Process: name, Last: e.dump.Seq == last})
+				entries, from = append(entries, e), append(from, proc)
+			}
+		}
+		for _, d := range proc.kept {
+			files = append(files, spool.Waiting{Dump: d, Process: name, Kept: true})
+			entries, from = append(entries, nil), append(from, proc)
+		}
+	}
+	excess := spool.Excess(files, p.cfg.Limits, p.cfg.now())
+	excess = slices.DeleteFunc(excess, func(d spool.Dropped) bool {
+		e, proc := entries[d.Index], from[d.Index]
+		switch {
+		case e == nil:
+			proc.kept = slices.DeleteFunc(proc.kept, func(k spool.Dump) bool { return k.Name == files[d.Index].Name })
+		case e.busy > 0:
+			return true // it may be accepted this moment; the next look decides
+		default:
+			e.open = nil
+			p.stats.Dropped[string(d.Why)]++
+			p.warn(fmt.Sprintf("the spool %s is above its limit of %s: dropping dumps", p.cfg.Spool.Path(), d.Why))
+			p.finish(e)
+		}
+		return false
+	})
+	p.mu.Unlock()
+	for _, d := range excess {
+		p.complain(from[d.Index].claim.Drop(files[d.Index].Dump))
+		if e := entries[d.Index]; e != nil {
+			p.converted.drop(e)
+		}
+	}
+}
+
 // take converts a new dump for the first time and offers it to the sinks.
 func (p *Pipeline) take(e *entry) {
+	p.mu.Lock()
+	dropped := e.done
+	p.mu.Unlock()
+	if dropped {
+		return
+	}
 	began := time.Now()
 	item, err := p.item(e)
 	var now snapshot
 	if err == nil && item.Kind == hostKind {
 		now = snapshotOf(item.Profile)
 	}
+	took := time.Since(began)
+	p.meters.converted(took, err)
 	p.mu.Lock()
+	if e.done {
+		p.mu.Unlock()
+		p.converted.drop(e)
+		return
+	}
 	e.taken = true
-	p.stats.ConvertTime += time.Since(began)
+	p.stats.ConvertTime += took
 	switch {
 	case errors.As(err, new(*readError)):
 		// Not the dump's fault: it is looked at again.
@@ -345,8 +523,12 @@ func (p *Pipeline) take(e *entry) {
 		p.stats.ConvertFailed++
 		p.warn(err.Error())
 		p.finish(e)
+		exited := e.dump.Reason == "exit"
 		p.mu.Unlock()
 		p.setAside(e, err)
+		if exited {
+			p.memorise(e.process, nil)
+		}
 		return
 	}
 	p.stats.Converted++
@@ -354,10 +536,27 @@ func (p *Pipeline) take(e *entry) {
 	s.Last, s.Reason = item.Time, item.Reason
 	if item.Kind == hostKind {
 		s.Live = now.live
-		p.remember(e.process, now)
+		if !p.cfg.NoSummary {
+			p.remember(e.process, now)
+		}
 	}
 	p.mu.Unlock()
+	if item.Kind == hostKind {
+		p.memorise(e.process, lastDump(item, now))
+	}
+	p.offer(e)
+}
+
+func (p *Pipeline) offer(e *entry) {
+	p.mu.Lock()
+	var to []*worker
 	for _, w := range p.workers {
+		if e.open[w] {
+			to = append(to, w)
+		}
+	}
+	p.mu.Unlock()
+	for _, w := range to {
 		w.offer(e)
 	}
 }
@@ -375,18 +574,33 @@ func (p *Pipeline) setAside(e *entry, why error) {
 	p.mu.Unlock()
 }
 
-// settle notes that one sink is done with a dump.
-func (p *Pipeline) settle(e *entry) {
+// settle notes that one sink is done with an entry.
+func (p *Pipeline) settle(e *entry, w *worker) {
 	p.mu.Lock()
-	e.waiting--
-	last := e.waiting == 0
+	if !e.open[w] {
+		p.mu.Unlock()
+		return
+	}
+	delete(e.open, w)
+	last := len(e.open) == 0
 	p.mu.Unlock()
+	claim := e.process.claim
+	if e.event != nil {
+		p.complain(claim.Settle(deathNote, w.key))
+	} else if !last {
+		// Removing the file says the same of the last one.
+		p.complain(claim.Settle(e.dump.Name, w.key))
+	}
 	if !last {
 		return
 	}
-	p.converted.drop(e)
-	err := e.process.claim.Acknowledge(e.dump, p.cfg.Keep)
-	p.complain(err)
+	var err error
+	if e.event == nil {
+		p.converted.drop(e)
+		if err = claim.Acknowledge(e.dump, p.cfg.Keep); err != nil {
+			p.complain(errors.Join(err, claim.Settle(e.dump.Name, w.key)))
+		}
+	}
 	p.mu.Lock()
 	if err != nil {
 		p.stats.AcknowledgeFailed++
@@ -411,21 +625,27 @@ func (p *Pipeline) signal() {
 // retire forgets entries whose file has gone, and tries again to remove those whose file should have. It is called with
 // p.mu held.
 func (p *Pipeline) retire(proc *process, dumps []spool.Dump) {
+	listed := make(map[string]bool, len(dumps))
+	for _, d := range dumps {
+		listed[d.Name] = true
+	}
 	for name, e := range proc.entries {
-		if !e.done || e.left {
-			continue
-		}
-		if slices.ContainsFunc(dumps, func(d spool.Dump) bool { return d.Name == name }) {
+		switch {
+		case !e.done || e.left:
+		case e.event != nil || !listed[name]:
+			delete(proc.entries, name)
+		default:
 			// The listing may be older than the removal; a file that is gone is no failure.
 			_ = proc.claim.Acknowledge(e.dump, p.cfg.Keep)
-			continue
 		}
-		delete(proc.entries, name)
 	}
 }
 
 // drain removes the folder of a dead process that has nothing left. It is called with p.mu held.
 func (p *Pipeline) drain(proc *process) {
+	if proc.state == spool.Alive || proc.state == spool.Dead && !proc.mourned {
+		return
+	}
 	for _, e := range proc.entries {
 		if !e.done {
 			return
@@ -436,8 +656,17 @@ func (p *Pipeline) drain(proc *process) {
 	case removed:
 		delete(p.processes, proc.claim.Name())
 		proc.entries = nil
+		p.fade(proc)
 	case err != nil:
 		p.warn(err.Error())
+	}
+}
+
+// fade bounds what is remembered of processes that have gone. It is called with p.mu held.
+func (p *Pipeline) fade(proc *process) {
+	const remembered = 256
+	if len(p.seen) > remembered {
+		proc.history = history{}
 	}
 }
 
@@ -468,10 +697,25 @@ func (p *Pipeline) forget(name string, proc *process, why string) {
 		}
 	}
 	delete(p.processes, name)
+	p.fade(proc)
 	if err := proc.claim.Release(); err != nil {
 		p.warn(err.Error())
 	}
 	p.log.Debug("folder left", "folder", name, "because", why)
+}
+
+// lose lets go of a folder that another reader has taken over.
+func (p *Pipeline) lose(name string, proc *process, why error) {
+	p.complain(why)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range proc.entries {
+		if !e.done {
+			e.open = nil
+			p.finish(e)
+		}
+	}
+	p.forget(name, proc, why.Error())
 }
 
 // complain logs an error that stands for one thing or several, each once.

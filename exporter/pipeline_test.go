@@ -122,12 +122,12 @@ func (p *place) dump(folder string, seq int, reason, text string) string {
 	return name
 }
 
-// files lists what a process folder holds, but its identity and lock.
+// files lists what a process folder holds, but its identity and the readers' notes.
 func (p *place) files(folder string) []string {
 	entries, _ := os.ReadDir(filepath.Join(p.path, folder))
 	var out []string
 	for _, e := range entries {
-		if e.Name() != "process.json" && e.Name() != ".lock" {
+		if e.Name() != "process.json" && e.Name() != ".delivery" {
 			out = append(out, e.Name())
 		}
 	}

@@ -2,17 +2,23 @@
 
 package exporter
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // Stats counts what a pipeline has done since it was made.
 type Stats struct {
 	Dumps             int // found in the spool
 	Converted         int
-	ConvertFailed     int // could not be read as a dump; set aside
-	ReadFailed        int // reads that the disk failed; tried again
-	AcknowledgeFailed int // delivered, but not removed from the spool
-	Pending           int // found and not yet done
-	Warnings          int // distinct ones
+	ConvertFailed     int            // could not be read as a dump; set aside
+	ReadFailed        int            // reads that the disk failed; tried again
+	AcknowledgeFailed int            // delivered, but not removed from the spool
+	Dropped           map[string]int // never delivered to all: by the limit that they were above, spool.Why
+	Killed            int            // processes that ended without their last dump
+	Pending           int            // found and not yet done
+	Oldest            time.Duration  // since the dump that has waited longest was written; 0 if none waits
+	Warnings          int            // distinct ones
 	ConvertTime       time.Duration
 	Sinks             []SinkStats
 }
@@ -21,9 +27,13 @@ type Stats struct {
 type SinkStats struct {
 	Name      string
 	Accepted  int   // dumps
-	GivenUp   int   // dumps
+	Events    int   // ends of processes accepted
+	GivenUp   int   // dumps, and events
+	Refused   int   // those among them that the sink refused for good; the others were overdue or unreadable
 	Retries   int   // attempts after the first
 	Bytes     int64 // size in the spool of the dumps accepted
+	Waiting   int   // in the sink's queue
+	Down      bool  // the last attempt failed
 	LastError error // of the last attempt that failed
 }
 
@@ -32,7 +42,12 @@ func (p *Pipeline) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
+	s.Dropped = maps.Clone(p.stats.Dropped)
+	if oldest := p.oldest(); !oldest.IsZero() {
+		s.Oldest = max(p.cfg.now().Sub(oldest), 0)
+	}
 	for _, w := range p.workers {
+		w.stats.Waiting = w.waiting()
 		s.Sinks = append(s.Sinks, w.stats)
 	}
 	return s

@@ -4,6 +4,8 @@ package exporter
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -15,10 +17,16 @@ import (
 )
 
 // worker feeds one sink, in the order in which dumps were found. Its queue holds names only; see the package comment.
+//
+// It is the circuit breaker too: one dump at a time is tried, and the waits between tries grow over all of them until the
+// sink accepts something, so that a dead endpoint is asked once in Retry.Max, however much waits for it.
 type worker struct {
-	p     *Pipeline
-	sink  sink.Sink
-	ended chan struct{}
+	p      *Pipeline
+	sink   sink.Sink      // nil: takes events only
+	events sink.EventSink // nil: takes dumps only
+	name   string
+	key    string // names sink and destination where deliveries are noted
+	ended  chan struct{}
 
 	mu      sync.Mutex
 	queue   []*entry
@@ -26,12 +34,49 @@ type worker struct {
 	over    bool
 
 	stats SinkStats // guarded by p.mu
-	down  bool      // the last attempt failed; the worker's own
-	told  bool      // and that was said; the worker's own
+	told  bool      // an outage was said; the worker's own, as are the following
+	waits *backoff.ExponentialBackOff
+	// successes counts what the sink accepted, so that a dump that fails while others pass is known for the culprit.
+	successes int
+	strikes   map[*entry]strike
 }
 
-func newWorker(p *Pipeline, s sink.Sink) *worker {
-	return &worker{p: p, sink: s, ended: make(chan struct{}), arrived: make(chan struct{}, 1), stats: SinkStats{Name: s.Name()}}
+// strike notes how often a dump failed, and the successes at that time.
+type strike struct{ count, successes int }
+
+// maxStrikes is how often a dump may fail for Retry.Patience, with another accepted in between, before it is given up.
+const maxStrikes = 3
+
+type closer interface {
+	Name() string
+	Close(ctx context.Context) error
+}
+
+func newWorker(p *Pipeline, s sink.Sink, events sink.EventSink) *worker {
+	w := &worker{p: p, sink: s, events: events, ended: make(chan struct{}), arrived: make(chan struct{}, 1), strikes: map[*entry]strike{}}
+	w.name = w.any().Name()
+	w.stats.Name = w.name
+	w.waits = backoff.NewExponentialBackOff()
+	w.waits.InitialInterval, w.waits.MaxInterval = p.cfg.Retry.Initial, p.cfg.Retry.Max
+	w.waits.Reset()
+	return w
+}
+
+func (w *worker) any() closer {
+	if w.sink != nil {
+		return w.sink
+	}
+	return w.events
+}
+
+// keyOf names a sink with its destination, but does not tell it: addresses may hold secrets.
+func keyOf(s closer) string {
+	a, ok := s.(sink.Addressed)
+	if !ok {
+		return s.Name()
+	}
+	sum := sha256.Sum256([]byte(a.Destination()))
+	return s.Name() + ":" + hex.EncodeToString(sum[:4])
 }
 
 func (w *worker) offer(e *entry) {
@@ -55,6 +100,12 @@ func (w *worker) end() {
 	w.wake()
 }
 
+func (w *worker) waiting() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue)
+}
+
 // next waits for a dump; nil means the end.
 func (w *worker) next() *entry {
 	for {
@@ -72,58 +123,157 @@ func (w *worker) next() *entry {
 	}
 }
 
+// aside lets the next dump go first, and returns false if there is none.
+func (w *worker) aside(e *entry) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		return false
+	}
+	w.queue = append([]*entry{w.queue[0], e}, w.queue[1:]...)
+	return true
+}
+
 func (w *worker) work() {
 	defer close(w.ended)
 	for e := w.next(); e != nil; e = w.next() {
 		if w.deliver(e) {
-			w.p.settle(e)
+			delete(w.strikes, e)
+			w.p.settle(e, w)
 		}
 	}
 }
 
-// deliver returns false if the dump must stay in the spool for another time.
+// wanted says whether the sink still has to get e, and with begin, that an attempt is about to be made.
+func (w *worker) wanted(e *entry, begin bool) bool {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if e.open[w] && begin {
+		e.busy++
+	}
+	return e.open[w]
+}
+
+// deliver returns false if the dump must stay in the spool, for another turn or for another reader.
 func (w *worker) deliver(e *entry) bool {
 	p := w.p
-	if p.run.Err() != nil {
-		return false
-	}
-	// A sink that is down gives up what is overdue without a try each, or a long outage would never be caught up.
-	if w.down && e.age() > p.cfg.Retry.MaxElapsed {
-		w.giveUp(e, fmt.Errorf("waited %v for a sink that is down", e.age().Round(time.Second)))
-		return true
-	}
-	item, err := p.item(e)
-	if err != nil {
-		w.giveUp(e, err)
-		return true
-	}
-	err = w.tries(item, e)
-	switch {
-	case err == nil:
-		p.mu.Lock()
-		recovered := w.told
-		w.stats.Accepted++
-		w.stats.Bytes += e.dump.Size
-		p.mu.Unlock()
-		if recovered {
-			p.log.Info("sink accepts again", "sink", w.sink.Name())
+	policy := p.cfg.Retry
+	turn := time.Now()
+	for tries := 0; ; tries++ {
+		if p.run.Err() != nil {
+			return false
 		}
-		w.down, w.told = false, false
-		return true
-	case p.run.Err() != nil && !sink.IsPermanent(err):
-		return false
-	default:
-		w.giveUp(e, err)
-		return true
+		// A sink that is down gives up what is overdue without a try each, or a long outage would never be caught up.
+		if w.isDown() && e.age() > policy.MaxElapsed {
+			w.giveUp(e, fmt.Errorf("waited %v for a sink that is down", e.age().Round(time.Second)), false)
+			return true
+		}
+		if !w.wanted(e, true) {
+			return true
+		}
+		err := w.attempt(e)
+		p.mu.Lock()
+		e.busy--
+		p.mu.Unlock()
+		var later *sink.RetryAfterError
+		switch {
+		case err == nil:
+			w.accepted(e)
+			return true
+		case sink.IsPermanent(err):
+			w.giveUp(e, err, true)
+			return true
+		case errors.As(err, new(*unreadableError)):
+			w.giveUp(e, err, false)
+			return true
+		case p.run.Err() != nil:
+			w.failed(err)
+			return false
+		case e.age() > policy.MaxElapsed:
+			w.giveUp(e, err, false)
+			return true
+		}
+		wait := w.waits.NextBackOff()
+		if errors.As(err, &later) {
+			wait = max(later.Delay, 0)
+		}
+		w.failed(err)
+		p.mu.Lock()
+		w.stats.Retries++
+		p.mu.Unlock()
+		w.tell(fmt.Sprintf("sink %s failed, trying again in %v: %v", w.name, wait.Round(time.Millisecond), err))
+		if time.Since(turn) > policy.Patience {
+			if w.struck(e) {
+				w.giveUp(e, fmt.Errorf("failed %d times while others were accepted: %w", maxStrikes, err), false)
+				return true
+			}
+			if w.wait(wait); w.aside(e) {
+				return false
+			}
+			turn = time.Now()
+			continue
+		}
+		w.wait(wait)
 	}
 }
 
-func (w *worker) giveUp(e *entry, err error) {
+// struck counts a failure of a dump that was tried for long, and says whether that was once too often.
+func (w *worker) struck(e *entry) bool {
+	s := w.strikes[e]
+	if s.count == 0 || w.successes > s.successes {
+		s = strike{s.count + 1, w.successes}
+		w.strikes[e] = s
+	}
+	return s.count >= maxStrikes
+}
+
+// wait waits, but not for long once Shutdown has begun: then every wait is cut to the tenth, a second at most.
+func (w *worker) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return
+	case <-w.p.run.Done():
+		return
+	case <-w.p.hurry:
+	}
+	short := time.NewTimer(min(d/10, time.Second))
+	defer short.Stop()
+	select {
+	case <-short.C:
+	case <-timer.C:
+	case <-w.p.run.Done():
+	}
+}
+
+func (w *worker) accepted(e *entry) {
+	w.p.mu.Lock()
+	if e.event != nil {
+		w.stats.Events++
+	} else {
+		w.stats.Accepted++
+		w.stats.Bytes += e.dump.Size
+	}
+	w.stats.Down = false
+	w.p.mu.Unlock()
+	if w.told {
+		w.p.log.Info("sink accepts again", "sink", w.name)
+	}
+	w.told = false
+	w.waits.Reset()
+	w.successes++
+}
+
+func (w *worker) giveUp(e *entry, err error, refused bool) {
 	w.failed(err)
 	w.p.mu.Lock()
 	w.stats.GivenUp++
+	if refused {
+		w.stats.Refused++
+	}
 	w.p.mu.Unlock()
-	w.tell(fmt.Sprintf("sink %s gave up dump %s: %v", w.sink.Name(), e.path(), err))
+	w.tell(fmt.Sprintf("sink %s gave up dump %s: %v", w.name, e.path(), err))
 }
 
 // tell says the first failure since the sink last accepted something; the rest is counted.
@@ -141,74 +291,54 @@ func (w *worker) tell(text string) {
 func (w *worker) failed(err error) {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	w.down = true
+	w.stats.Down = true
 	w.stats.LastError = err
 }
 
-// tries offers the item until it is accepted, refused for good, overdue, or out of time.
-func (w *worker) tries(item *sink.Item, e *entry) error {
-	p := w.p
-	patient, cancel := context.WithCancel(p.run)
-	defer cancel()
-	go func() {
-		select {
-		case <-p.hurry:
-			cancel()
-		case <-patient.Done():
-		}
-	}()
-	policy := p.cfg.Retry
-	err := w.retry(patient, item, e, policy.Initial, policy.Max)
-	if errors.Is(err, context.Canceled) && p.run.Err() == nil && !sink.IsPermanent(err) {
-		// Shutdown has begun: what was waiting for its next try gets it now.
-		return w.retry(p.run, item, e, min(policy.Initial, 100*time.Millisecond), min(policy.Max, time.Second))
-	}
-	return err
+func (w *worker) isDown() bool {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.stats.Down
 }
 
-func (w *worker) retry(ctx context.Context, item *sink.Item, e *entry, initial, longest time.Duration) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = initial, longest
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := w.attempt(item)
-		var later *sink.RetryAfterError
-		switch {
-		case err == nil:
-			return struct{}{}, nil
-		case sink.IsPermanent(err):
-			err = backoff.Permanent(err)
-		case errors.As(err, &later):
-			err = backoff.RetryAfter(later.Delay, err)
-		}
-		return struct{}{}, err
-	},
-		backoff.WithBackOff(wait),
-		backoff.WithMaxElapsedTime(max(w.p.cfg.Retry.MaxElapsed-e.age(), 1)),
-		backoff.WithNotify(func(err error, next time.Duration) {
-			w.failed(err)
-			w.p.mu.Lock()
-			w.stats.Retries++
-			w.p.mu.Unlock()
-			w.tell(fmt.Sprintf("sink %s failed, trying again in %v: %v", w.sink.Name(), next.Round(time.Millisecond), err))
-		}))
-	if gaveUp := backoff.AsRetryError(err); gaveUp != nil {
-		w.failed(gaveUp.LastErr)
-		if errors.Is(gaveUp.Cause, backoff.ErrPermanent) {
-			return gaveUp.LastErr
-		}
-		return fmt.Errorf("%w: %w", gaveUp.Cause, gaveUp.LastErr)
-	}
-	return err
-}
+// unreadableError is a failure to read the dump again.
+type unreadableError struct{ err error }
+
+func (e *unreadableError) Error() string { return e.err.Error() }
+func (e *unreadableError) Unwrap() error { return e.err }
 
 // attempt keeps a fault in a sink from ending the program that hosts the pipeline.
-func (w *worker) attempt(item *sink.Item) (err error) {
+func (w *worker) attempt(e *entry) (err error) {
+	var item *sink.Item
+	if e.event == nil {
+		if item, err = w.p.item(e); err != nil {
+			return &unreadableError{err}
+		}
+	}
+	began := time.Now()
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = sink.Permanent(fmt.Errorf("fault in the sink: %v", fault))
 		}
+		w.p.meters.delivered(w.name, time.Since(began), err)
 	}()
 	ctx, cancel := context.WithTimeout(w.p.run, w.p.cfg.Retry.Attempt)
 	defer cancel()
+	if e.event != nil {
+		return w.events.ExportEvent(ctx, e.event)
+	}
 	return w.sink.Export(ctx, item)
+}
+
+// oldest is when the dump that has waited longest was taken, the zero time if none waits. It is called with p.mu held.
+func (p *Pipeline) oldest() time.Time {
+	var oldest time.Time
+	for _, proc := range p.processes {
+		for _, e := range proc.entries {
+			if !e.done && e.event == nil && (oldest.IsZero() || e.dump.ModTime.Before(oldest)) {
+				oldest = e.dump.ModTime
+			}
+		}
+	}
+	return oldest
 }

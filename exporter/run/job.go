@@ -3,6 +3,7 @@
 package run
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -116,15 +117,25 @@ func (j *Job) supervise(ended <-chan unix.WaitStatus) {
 			}
 			close(j.done)
 			for s := range j.signals.in {
-				select {
-				case j.after <- s.(syscall.Signal):
-				default:
-				}
+				j.keep(s.(syscall.Signal))
 			}
 			return
 		case s := <-j.signals.in:
+			// Ended, but not known to have: a signal to it would be nobody's.
+			if state := stateOf(j.pid); state == "" || state == "Z" {
+				j.keep(s.(syscall.Signal))
+				continue
+			}
 			j.pass(s.(syscall.Signal))
 		}
+	}
+}
+
+// keep holds a signal for whoever reads After.
+func (j *Job) keep(s unix.Signal) {
+	select {
+	case j.after <- s:
+	default:
 	}
 }
 
@@ -162,14 +173,24 @@ func foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-func stopped(pid int) bool {
+func stopped(pid int) bool { return stateOf(pid) == "T" }
+
+// stateOf gives the state letter of a process, "" if there is none.
+func stateOf(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return false
+		return ""
 	}
 	// proc_pid_stat(5): the state is the first field after the command's closing parenthesis.
-	_, after, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
-	return ok && strings.HasPrefix(after, "T")
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 18 {
+		return ""
+	}
+	// A leader that has ended before its other threads looks like a zombie; fields[17] counts them.
+	if fields[0] == "Z" && fields[17] != "0" && fields[17] != "1" {
+		return "S"
+	}
+	return fields[0]
 }
 
 // Describe says how a job ended, for people.

@@ -25,6 +25,7 @@ type ProcessJSON struct {
 	PID                int               `json:"pid"`
 	StartTicks         uint64            `json:"start_ticks"` // field 22 of /proc/<pid>/stat, clock ticks since boot
 	BootID             string            `json:"boot_id,omitempty"`
+	PIDNamespace       string            `json:"pid_namespace,omitempty"` // what /proc/self/ns/pid points to: "pid:[4026531836]"
 	StartTimeUnixNano  int64             `json:"start_time_unix_nano,omitempty"`
 	ParentPID          int               `json:"parent_pid,omitempty"`
 	Executable         string            `json:"executable,omitempty"`
@@ -56,7 +57,7 @@ func ParseProcessJSON(text []byte) (ProcessJSON, error) {
 	}
 
 	fields := map[string]any{
-		"schema": &id.Schema, "host": &id.Host, "pid": &id.PID, "start_ticks": &id.StartTicks, "boot_id": &id.BootID,
+		"schema": &id.Schema, "host": &id.Host, "pid": &id.PID, "start_ticks": &id.StartTicks, "boot_id": &id.BootID, "pid_namespace": &id.PIDNamespace,
 		"start_time_unix_nano": &id.StartTimeUnixNano, "parent_pid": &id.ParentPID, "executable": &id.Executable,
 		"python_version": &id.PythonVersion, "service_name": &id.ServiceName,
 		"resource_attributes": &id.ResourceAttributes, "variables": &id.Variables, "container_id": &id.ContainerID,

@@ -35,8 +35,9 @@ func (s State) String() string {
 
 // machine is what liveness is judged by; tests replace it.
 type machine struct {
-	proc string // where procfs is mounted
-	host string
+	proc    string // where procfs is mounted
+	cgroups string // where cgroups are
+	host    string
 }
 
 func thisMachine() machine {
@@ -44,7 +45,7 @@ func thisMachine() machine {
 	if err != nil {
 		host = ""
 	}
-	return machine{proc: "/proc", host: host}
+	return machine{proc: "/proc", cgroups: "/sys/fs/cgroup", host: host}
 }
 
 func (m machine) bootID() string {
@@ -55,13 +56,25 @@ func (m machine) bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// state judges a process by pid, start ticks and boot id: a pid that was used again has another start.
-func (m machine) state(host string, pid int, start uint64, boot string) State {
+func (m machine) pidNamespace() string {
+	target, err := os.Readlink(filepath.Join(m.proc, "self/ns/pid"))
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// state judges a process by pid, start ticks and boot id: a pid that was used again has another start. A process of
+// another pid namespace, as in a container on the host's network, has another pid here.
+func (m machine) state(host string, pid int, start uint64, boot, namespace string) State {
 	if m.host == "" || folderHost(host) != folderHost(m.host) {
 		return Unknown
 	}
 	if here := m.bootID(); boot != "" && here != "" && boot != here {
 		return Dead
+	}
+	if here := m.pidNamespace(); namespace != "" && here != "" && namespace != here {
+		return Unknown
 	}
 	st, err := m.stat(pid)
 	switch {

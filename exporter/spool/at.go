@@ -44,6 +44,71 @@ func openRegular(dir *os.File, name string) (*os.File, os.FileInfo, error) {
 	return f, info, nil
 }
 
+// create makes a file of the reader's own in a process folder, and gives it to the folder's owner, or the owner's own
+// reader could not use it after root's.
+func create(dir *os.File, name string, flags int) (*os.File, error) {
+	flags |= unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Openat(int(dir.Fd()), name, flags, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "create", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	var st, folder unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		err = unix.Fstat(int(dir.Fd()), &folder)
+	}
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errNotRegular
+	}
+	// A file that is the owner's by another name could be anything of theirs that root must not write to for them.
+	if err == nil && st.Nlink > 1 {
+		err = errLinked
+	}
+	if err != nil {
+		f.Close()
+		return nil, &os.PathError{Op: "create", Path: name, Err: err}
+	}
+	giveTo(f, folder.Uid)
+	return f, nil
+}
+
+// giveTo makes owner the owner of a file that root has made. It fails where root is mapped to nobody; then the file was
+// not made as root either.
+func giveTo(f *os.File, owner uint32) {
+	if os.Geteuid() == 0 {
+		_ = unix.Fchown(int(f.Fd()), int(owner), -1)
+	}
+}
+
+// errLinked is returned for a file with more than one name: anybody may link a file of another user's into a folder of
+// their own, where fs.protected_hardlinks is off (proc_sys_fs(5)).
+var errLinked = errors.New("has another name elsewhere (hard link)")
+
+// checkOwner says what keeps a folder from being read: it is another user's, or others than its owner may write to it.
+// Root reads everybody's.
+func checkOwner(st *unix.Stat_t) error {
+	if uid := os.Geteuid(); uid != 0 && int(st.Uid) != uid {
+		return fmt.Errorf("belongs to user %d", st.Uid)
+	}
+	if st.Mode&0o022 != 0 {
+		return fmt.Errorf("mode %04o: others than its owner may write to it", st.Mode&0o7777)
+	}
+	return nil
+}
+
+// checkFile says what keeps a file in a folder of owner's from being read.
+func checkFile(st *unix.Stat_t, owner uint32) error {
+	switch {
+	case st.Uid != owner:
+		return fmt.Errorf("belongs to user %d, its folder to user %d", st.Uid, owner)
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("mode %04o: others than its owner may write to it", st.Mode&0o7777)
+	case st.Nlink > 1:
+		return errLinked
+	}
+	return nil
+}
+
 func readRegular(dir *os.File, name string, limit int64) ([]byte, error) {
 	f, info, err := openRegular(dir, name)
 	if err != nil {
@@ -84,8 +149,18 @@ func names(dir *os.File) ([]string, error) {
 		return nil, err
 	}
 	defer d.Close()
-	return d.Readdirnames(-1)
+	all, err := d.Readdirnames(maxNames)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if len(all) == maxNames {
+		return nil, fmt.Errorf("%d entries or more", maxNames)
+	}
+	return all, err
 }
+
+// maxNames bounds the memory for a listing, whatever somebody puts into a folder.
+const maxNames = 1 << 18
 
 // identifies reports whether name in dir still is the file behind f.
 func identifies(dir *os.File, name string, f *os.File) bool {

@@ -3,8 +3,6 @@
 package spool
 
 import (
-	"github.com/heapwire/heapwire/exporter/sink"
-
 	"errors"
 	"fmt"
 	"io"
@@ -14,14 +12,16 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heapwire/heapwire/exporter/sink"
 )
 
 const (
 	identityFile = "process.json"
-	lockFile     = ".lock"
 
 	// DeliveredFolder, inside a process folder, holds the dumps that were acknowledged and kept.
 	DeliveredFolder = "delivered"
@@ -40,7 +40,10 @@ type Process struct {
 	from  folderName
 	spool *Spool
 	dir   *os.File
-	lock  *os.File
+	owner uint32 // of the folder, and so of what may be in it
+
+	claim   *claim
+	journal *journal
 }
 
 // Dump is one complete dump file of a process.
@@ -72,53 +75,55 @@ func (s *Spool) claim(name string) (*Process, error) {
 		return nil, err
 	}
 	defer root.Close()
-	if err := checkFolder(root, name); err != nil {
-		return nil, err
-	}
-	dir, err := openDir(root, name)
+	dir, owner, err := s.openFolder(root, name)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockIn(dir)
+	held, err := s.lock(dir)
 	if err != nil {
 		dir.Close()
 		return nil, err
 	}
 	// Between opening and locking, the reader that had the claim may have removed the folder.
-	if !identifies(root, name, dir) || !identifies(dir, lockFile, lock) {
-		lock.Close()
-		dir.Close()
-		return nil, os.ErrNotExist
+	if !identifies(root, name, dir) {
+		return nil, errors.Join(os.ErrNotExist, held.release())
 	}
-	return &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, lock: lock}, nil
+	p := &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, owner: owner, claim: held}
+	// A journal that cannot be read costs repeats, not dumps.
+	if p.journal, err = readJournal(dir); err != nil {
+		s.opts.Logger.Warn("reading what was delivered before", "folder", p.path, "error", err)
+	}
+	return p, nil
 }
 
-func lockIn(dir *os.File) (*os.File, error) {
-	fd, err := unix.Openat(int(dir.Fd()), lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+// openFolder opens a process folder for its owner's sake: what was checked is what was opened.
+func (s *Spool) openFolder(root *os.File, name string) (*os.File, uint32, error) {
+	dir, err := openDir(root, name)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: lockFile, Err: err}
+		return nil, 0, err
 	}
 	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errNotRegular
-	}
-	if err == nil {
-		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err = unix.Fstat(int(dir.Fd()), &st); err == nil {
+		err = checkOwner(&st)
 	}
 	if err != nil {
-		unix.Close(fd)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrClaimed
-		}
-		return nil, &os.PathError{Op: "lock", Path: lockFile, Err: err}
+		dir.Close()
+		return nil, 0, err
 	}
-	return os.NewFile(uintptr(fd), lockFile), nil
+	return dir, st.Uid, nil
+}
+
+// Refresh says that the claim is still wanted. ErrClaimed means that another reader has it now: only a lock file, on a
+// file system without locks, can be lost so.
+func (p *Process) Refresh() error {
+	if err := p.claim.refresh(); err != nil {
+		return fmt.Errorf("refreshing the claim of %s: %w", p.path, err)
+	}
+	return nil
 }
 
 // Release gives the claim back. The process folder stays as it is.
-func (p *Process) Release() error {
-	return errors.Join(p.lock.Close(), p.dir.Close())
-}
+func (p *Process) Release() error { return p.claim.release() }
 
 // Name is the process folder's name, which names one process for good within a boot of its host.
 func (p *Process) Name() string { return p.name }
@@ -152,11 +157,11 @@ func (s *Spool) look(name string) (*Process, error) {
 		return nil, err
 	}
 	defer root.Close()
-	dir, err := openDir(root, name)
+	dir, owner, err := s.openFolder(root, name)
 	if err != nil {
 		return nil, err
 	}
-	return &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir}, nil
+	return &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, owner: owner}, nil
 }
 
 // Identity reads process.json. What the file does not say is filled in from the folder's name, so the result can be used
@@ -183,7 +188,7 @@ func (p *Process) Identity() (sink.ProcessJSON, error) {
 // State says whether the process can still write dumps.
 func (p *Process) State() State {
 	id, _ := p.Identity()
-	return p.spool.machine.state(id.Host, id.PID, id.StartTicks, id.BootID)
+	return p.spool.machine.state(id.Host, id.PID, id.StartTicks, id.BootID, id.PIDNamespace)
 }
 
 // Dumps lists the complete dumps in the order of their sequence numbers. Entries that are neither dumps nor files of the
@@ -231,10 +236,15 @@ func (p *Process) dump(name string) (Dump, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return Dump{}, errNotRegular
 	}
+	if err := checkFile(&st, p.owner); err != nil {
+		return Dump{}, err
+	}
 	return Dump{Name: name, Seq: seq, Reason: m[2], Size: st.Size, ModTime: time.Unix(st.Mtim.Unix())}, nil
 }
 
-func isOwn(name string) bool { return name == lockFile || name == identityFile }
+func isOwn(name string) bool {
+	return name == identityFile || name == journalFile || name == claimFile || name == lockFile
+}
 
 func isMaking(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".tmp")
@@ -247,6 +257,14 @@ func isKept(name string) bool {
 // Open opens a dump for reading. A dump larger than Options.MaxDumpBytes is refused.
 func (p *Process) Open(d Dump) (io.ReadCloser, error) {
 	f, info, err := openRegular(p.dir, d.Name)
+	if err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			err = checkFile(&unix.Stat_t{Uid: st.Uid, Mode: st.Mode, Nlink: st.Nlink}, p.owner)
+		}
+		if err != nil {
+			f.Close()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening dump %s: %w", filepath.Join(p.path, d.Name), err)
 	}
@@ -280,7 +298,57 @@ func (p *Process) keep(name string) error {
 		return err
 	}
 	defer to.Close()
+	giveTo(to, p.owner)
 	return rename(p.dir, name, to, name)
+}
+
+// Kept lists what Acknowledge and Reject have kept. The names are relative to the process folder.
+func (p *Process) Kept() ([]Dump, error) {
+	all, err := names(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", p.path, err)
+	}
+	var kept []Dump
+	add := func(dir *os.File, name, path string) {
+		var st unix.Stat_t
+		if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			kept = append(kept, Dump{Name: path, Size: st.Size, ModTime: time.Unix(st.Mtim.Unix())})
+		}
+	}
+	for _, name := range all {
+		switch {
+		case name == DeliveredFolder:
+			dir, err := openDir(p.dir, name)
+			if err != nil {
+				continue
+			}
+			inside, _ := names(dir)
+			for _, in := range inside {
+				add(dir, in, DeliveredFolder+"/"+in)
+			}
+			dir.Close()
+		case isKept(name):
+			add(p.dir, name, name)
+		}
+	}
+	return kept, nil
+}
+
+// Drop removes a dump that nobody will get, or one that Kept names.
+func (p *Process) Drop(d Dump) error {
+	dir, name := p.dir, d.Name
+	if in, ok := strings.CutPrefix(name, DeliveredFolder+"/"); ok {
+		inside, err := openDir(p.dir, DeliveredFolder)
+		if err != nil {
+			return fmt.Errorf("dropping %s: %w", filepath.Join(p.path, name), err)
+		}
+		defer inside.Close()
+		dir, name = inside, in
+	}
+	if err := remove(dir, name, 0); err != nil {
+		return fmt.Errorf("dropping %s: %w", filepath.Join(p.path, d.Name), err)
+	}
+	return nil
 }
 
 // Reject moves a dump that cannot be read aside and writes the reason beside it.
@@ -291,11 +359,10 @@ func (p *Process) Reject(d Dump, reason string) error {
 	if err := rename(p.dir, d.Name, p.dir, d.Name+RejectedSuffix); err != nil {
 		return fail(err)
 	}
-	fd, err := unix.Openat(int(p.dir.Fd()), d.Name+reasonSuffix, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := create(p.dir, d.Name+reasonSuffix, unix.O_WRONLY|unix.O_EXCL)
 	if err != nil {
-		return fail(&os.PathError{Op: "create", Path: d.Name + reasonSuffix, Err: err})
+		return fail(err)
 	}
-	f := os.NewFile(uintptr(fd), d.Name+reasonSuffix)
 	_, err = f.WriteString(strings.TrimSpace(reason) + "\n")
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fail(err)
@@ -346,7 +413,7 @@ func (p *Process) RemoveIfDrained() (bool, error) {
 	if !identifies(root, p.name, p.dir) {
 		return fail(errors.New("another folder has taken its name"))
 	}
-	for _, name := range []string{identityFile, lockFile} {
+	for _, name := range []string{journalFile, claimFile, lockFile, identityFile} {
 		if err := remove(p.dir, name, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fail(err)
 		}

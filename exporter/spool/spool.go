@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -27,10 +28,12 @@ type Options struct {
 	MaxDumpBytes int64         // a larger dump is refused unread; 4 GiB
 	Poll         time.Duration // how often Changes looks without having been told; 5 s
 	StaleAfter   time.Duration // a drained folder whose process cannot be judged is removed when untouched for so long; 24 h
+	StaleClaim   time.Duration // a lock file of another host is void when untouched for so long, at least 4 × Poll; 2 min
 	Logger       *slog.Logger  // nil: silent
 
 	machine *machine
 	now     func() time.Time
+	flock   func(fd, how int) error
 }
 
 // Spool is a folder of process folders. Its methods may be called from several goroutines.
@@ -38,6 +41,8 @@ type Spool struct {
 	path    string
 	opts    Options
 	machine machine
+
+	toldLocks atomic.Bool
 }
 
 // Open reads the spool at path, which must be a folder.
@@ -54,6 +59,13 @@ func Open(path string, opts Options) (*Spool, error) {
 	}
 	if opts.StaleAfter <= 0 {
 		opts.StaleAfter = 24 * time.Hour
+	}
+	if opts.StaleClaim <= 0 {
+		opts.StaleClaim = defaultStaleClaim
+	}
+	opts.StaleClaim = max(opts.StaleClaim, 4*opts.Poll)
+	if opts.flock == nil {
+		opts.flock = unix.Flock
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -123,10 +135,7 @@ func checkFolder(root *os.File, name string) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return errors.New("not a folder")
 	}
-	if uid := os.Geteuid(); uid != 0 && int(st.Uid) != uid {
-		return fmt.Errorf("belongs to user %d", st.Uid)
-	}
-	return nil
+	return checkOwner(&st)
 }
 
 // Changes sends when something may have changed: at a file event, and every Options.Poll in any case, because a process

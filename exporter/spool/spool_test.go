@@ -3,8 +3,6 @@
 package spool
 
 import (
-	"github.com/heapwire/heapwire/exporter/sink"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heapwire/heapwire/exporter/sink"
 )
 
 // a place is a spool with a process table of its own.
@@ -186,23 +186,6 @@ func TestHostileEntriesAreNamedAndCostNothingElse(t *testing.T) {
 	}
 }
 
-func TestALockThatIsALinkOrAPipeIsRefused(t *testing.T) {
-	p := newPlace(t)
-	one, two := p.folder(node7(42, 7)), p.folder(node7(43, 7))
-	target := filepath.Join(t.TempDir(), "target")
-	if err := errors.Join(os.Symlink(target, filepath.Join(p.path, one, ".lock")), unix.Mkfifo(filepath.Join(p.path, two, ".lock"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{one, two} {
-		if _, err := p.Claim(name); err == nil {
-			t.Errorf("%s was claimed", name)
-		}
-	}
-	if _, err := os.Lstat(target); !os.IsNotExist(err) {
-		t.Errorf("the link's target was made: %v", err)
-	}
-}
-
 func TestALargeDumpIsRefused(t *testing.T) {
 	p := newPlace(t)
 	name := p.folder(node7(42, 7))
@@ -327,10 +310,10 @@ func TestOurOwnProcessIsAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := thisMachine()
-	if got := m.state(m.host, os.Getpid(), start, m.bootID()); got != Alive {
+	if got := m.state(m.host, os.Getpid(), start, m.bootID(), m.pidNamespace()); got != Alive {
 		t.Errorf("state %v", got)
 	}
-	if got := m.state(m.host, os.Getpid(), start+1, m.bootID()); got != Dead {
+	if got := m.state(m.host, os.Getpid(), start+1, m.bootID(), m.pidNamespace()); got != Dead {
 		t.Errorf("state with another start %v", got)
 	}
 }
