@@ -4,6 +4,7 @@ package convert
 
 import (
 	"io"
+	"slices"
 
 	"github.com/google/pprof/profile"
 
@@ -27,8 +28,10 @@ type Options struct {
 // Heap is one heap dump, converted.
 type Heap struct {
 	Profile *profile.Profile
-	Meta    jemalloc.Meta
-	// Report counts what was odd about the dump, Symbols what became of its native frames.
+	// Giants are the giant requests since the dump before. They are events: the profile knows nothing of them.
+	Giants []jemalloc.Giant
+	Meta   jemalloc.Meta
+	// Report counts what was odd about the dump, Symbols what became of the profile's native frames.
 	Report  jemalloc.Report
 	Symbols symbol.Report
 	// Warnings are those of both reports, a line each, for a person.
@@ -48,5 +51,26 @@ func HeapDump(r io.Reader, opts Options) (*Heap, error) {
 		h.Warnings = append(h.Warnings, h.Symbols.Warnings()...)
 	}
 	stack.Clean(h.Profile, opts.Stack)
+	h.giants(dump, opts)
 	return h, nil
+}
+
+// giants names and cleans the stacks of the giant requests as those of the profile. A file that the profile's frames
+// could not use either has been told already.
+func (h *Heap) giants(dump *jemalloc.Dump, opts Options) {
+	h.Giants = dump.Giants
+	if len(h.Giants) == 0 {
+		return
+	}
+	if opts.Symbols != nil {
+		report := opts.Symbols.Symbolize(dump.GiantStacks)
+		report.Files = slices.DeleteFunc(report.Files, func(f symbol.FileReport) bool {
+			return slices.ContainsFunc(h.Symbols.Files, func(told symbol.FileReport) bool { return told.Path == f.Path })
+		})
+		h.Warnings = append(h.Warnings, report.Warnings()...)
+	}
+	stack.Clean(dump.GiantStacks, opts.Stack)
+	for i, s := range dump.GiantStacks.Sample {
+		h.Giants[i].Stack = s.Location
+	}
 }

@@ -36,18 +36,20 @@ func (p *parser) finish() *Dump {
 		&profile.ValueType{Type: "inuse_space", Unit: "bytes"})
 
 	p.sortMaps()
-	b := builder{parser: p, prof: prof}
+	giantStacks, giants := p.giantProfile()
+	b := builder{parser: p, table: p.table, prof: prof}
 	b.locate()
 	b.merge()
 	b.samples()
 	p.judge()
-	return &Dump{Profile: prof, Meta: p.meta, Report: p.report}
+	return &Dump{Profile: prof, Giants: giants, GiantStacks: giantStacks, Meta: p.meta, Report: p.report}
 }
 
 // builder resolves addresses to locations, then stacks to samples.
 type builder struct {
 	*parser
-	prof *profile.Profile
+	table *addressTable
+	prof  *profile.Profile
 	// locations by number of the address table. Numbers that mean the same location are made one by alias.
 	locations []*profile.Location
 	alias     []uint32
@@ -284,6 +286,11 @@ func (b *builder) samples() {
 	if len(b.prof.Sample) < b.stacks.length || b.report.CutStacks > 0 || b.report.GarbageLines > 0 {
 		stack.Compact(b.prof) // there may be locations that only stacks without figures referred to
 	}
+	b.countNameless()
+}
+
+// countNameless counts what the profile's locations lack.
+func (b *builder) countNameless() {
 	for _, l := range b.prof.Location {
 		switch {
 		case l.Mapping == nil && len(l.Line) == 0:

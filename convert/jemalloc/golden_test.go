@@ -35,7 +35,7 @@ func TestGoldens(t *testing.T) {
 				t.Fatal(err)
 			}
 			warnings := strings.Join(append(dump.Report.Warnings(), ""), "\n")
-			got := render(dump.Profile) + warnings
+			got := render(dump.Profile) + giants(dump) + warnings
 			if *update {
 				if err := os.WriteFile(file+".string", []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -56,7 +56,7 @@ func TestGoldens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := render(again) + warnings; got != string(want) {
+			if got := render(again) + giants(dump) + warnings; got != string(want) {
 				t.Errorf("written and read again: got\n%swant\n%s", got, want)
 			}
 		})

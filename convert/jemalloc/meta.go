@@ -12,6 +12,7 @@ type Meta struct {
 
 	Seq      uint64
 	Reason   string
+	Trigger  string        // what set the dump off, for a person: "cgroup 91% of 2147483648"
 	Time     time.Time     // when the dump was taken
 	Interval time.Duration // since the dump before, or since the process started
 	// SampleBytes is the mean number of bytes between samples, as the shim sees it.
@@ -49,6 +50,8 @@ func (m *Meta) set(key, value string) bool {
 		return natural
 	case "reason":
 		m.Reason = value
+	case "trigger":
+		m.Trigger = value
 	case "time_unix_nano":
 		if natural {
 			m.Time = time.Unix(0, n).UTC()

@@ -39,6 +39,12 @@ type Dump struct {
 	// inuse_objects/count and inuse_space/bytes: estimates of the whole program at dump time, after scaling, in usable
 	// bytes. Native locations have no functions yet.
 	Profile *profile.Profile
+	// Giants are the giant requests since the dump before, in the order in which the dump has them.
+	Giants []Giant
+	// GiantStacks has one sample a giant, in their order; nil without giants. It is for naming and cleaning their stacks
+	// by the same code as the profile's ([Giant.Stack] has to be taken from it anew afterwards), and shares nothing with
+	// Profile.
+	GiantStacks *profile.Profile
 	// Meta is what the shim noted in HEAPWIRE_META.
 	Meta Meta
 	// Report counts what was odd.
@@ -110,9 +116,12 @@ type parser struct {
 	maps    []mapping
 	beyond  bool // a frame lies above all mappings
 	objects []object
-	section *Section
-	handle  func(line []byte)
-	meta    Meta
+	giants  []giant
+	// giantTable is theirs alone, so that no address of theirs gets into the profile.
+	giantTable *addressTable
+	section    *Section
+	handle     func(line []byte)
+	meta       Meta
 
 	rows      map[uint32]*row
 	rowTexts  map[uint64]*row // by a hash of the text behind the id

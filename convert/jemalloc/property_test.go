@@ -18,6 +18,7 @@ import (
 
 	"github.com/heapwire/heapwire/convert/jemalloc"
 	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
+	"github.com/heapwire/heapwire/convert/stack"
 )
 
 func generate(t testing.TB, o dumpgen.Options) (*dumpgen.Dump, string) {
@@ -67,7 +68,7 @@ func TestGeneratedDumpsHaveTheirFigures(t *testing.T) {
 
 // A dump cut anywhere never panics, never gains, and never passes for whole unless nothing was lost.
 func TestCutAtEveryByte(t *testing.T) {
-	_, accum := generate(t, dumpgen.Options{Stacks: 8, Depth: 6, PythonDepth: 3, Functions: 5, Accum: true})
+	_, accum := generate(t, dumpgen.Options{Stacks: 8, Depth: 6, PythonDepth: 3, Functions: 5, Accum: true, Giants: 3})
 	texts := map[string]string{"generated": accum}
 	if dir, ok := findTestdata(); ok {
 		for _, name := range []string{"own/mix-5.3.0-lg17-nounbias.heap", "own/mix-5.3.0-lg17-accum.heap", "public/clickhouse-gtest-fline-empty-bt.heap"} {
@@ -85,7 +86,8 @@ func TestCutAtEveryByte(t *testing.T) {
 				t.Fatal(err)
 			}
 			all, last := sums(whole.Profile), [4]int64{}
-			rendered := render(whole.Profile)
+			rendered := render(whole.Profile) + giants(whole)
+			lastGiants := 0
 			for n := range len(text) {
 				dump, err := jemalloc.Parse(strings.NewReader(text[:n]), jemalloc.Options{})
 				if err != nil {
@@ -104,15 +106,24 @@ func TestCutAtEveryByte(t *testing.T) {
 					}
 				}
 				last = got
-				if !dump.Report.Truncated && render(dump.Profile) != rendered {
-					t.Fatalf("cut at %d: not reported, but something is lost:\n%s", n, render(dump.Profile))
+				if len(dump.Giants) < lastGiants || len(dump.Giants) > len(whole.Giants) {
+					t.Fatalf("cut at %d: %d giants, a byte before %d, the whole has %d", n, len(dump.Giants), lastGiants, len(whole.Giants))
+				}
+				lastGiants = len(dump.Giants)
+				for i, g := range dump.Giants {
+					if w := whole.Giants[i]; g.Bytes != w.Bytes || g.Thread != w.Thread || len(g.Stack) != len(w.Stack) {
+						t.Fatalf("cut at %d: giant %d is %+v, in the whole %+v", n, i, g, w)
+					}
+				}
+				if got := render(dump.Profile) + giants(dump); !dump.Report.Truncated && got != rendered {
+					t.Fatalf("cut at %d: not reported, but something is lost:\n%s", n, got)
 				}
 				if dump.Report.Truncated && (dump.Report.TruncatedAt != int64(n) || len(dump.Report.Warnings()) == 0) {
 					t.Fatalf("cut at %d: reported at %d, warnings %q", n, dump.Report.TruncatedAt, dump.Report.Warnings())
 				}
 			}
-			if last != all {
-				t.Errorf("the last cut has %v, the whole %v", last, all)
+			if last != all || lastGiants != len(whole.Giants) {
+				t.Errorf("the last cut has %v and %d giants, the whole %v and %d", last, lastGiants, all, len(whole.Giants))
 			}
 		})
 	}
@@ -192,11 +203,12 @@ func FuzzParse(f *testing.F) {
 		"heap_v2/524288\n  t*: 1: 1 [3: 33]\n  t0: 1: 1 [3: 33] main\n@ 0x1110 0x5079000000400001 0x5079ffffffffffff\n  t*: 1: 1 [3: 33]\n  t0: 1: 1 [3: 33]\n@\n  t*: 0: 0 [1: 7]\n" + maps + sections,
 		"<jemalloc>: x\r\nheap_v2/1\r\n@\r\n  t*: 18446744073709551615: 1 [0: 0]\r\n",
 		"heap profile: 1: 1 [1: 1] @ heap/1\n",
+		giantDump("1764400000000000001\t4243\t962174058496\tmalloc\tlistener\t0x1110 0x5079000000400001\n5\t7\t18446744073709551615\tcalloc\t\\t\t\n5\t7\tx\n"),
 	} {
 		f.Add([]byte(text))
 	}
 	var b bytes.Buffer
-	if err := dumpgen.Write(&b, dumpgen.Options{Stacks: 4, Depth: 5, PythonDepth: 2, Functions: 3, Accum: true}); err != nil {
+	if err := dumpgen.Write(&b, dumpgen.Options{Stacks: 4, Depth: 5, PythonDepth: 2, Functions: 3, Accum: true, Giants: 2}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())
@@ -222,6 +234,7 @@ func FuzzParse(f *testing.F) {
 		if r := dump.Report; len(p.Sample) > r.Stacks || r.Stacks > bytes.Count(in, []byte("t*:")) {
 			t.Fatalf("%d samples of %d stacks", len(p.Sample), r.Stacks)
 		}
+		checkGiants(t, dump, in)
 		for _, s := range p.Sample {
 			if len(s.Location) == 0 {
 				t.Fatal("sample without locations")
@@ -252,4 +265,38 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("after writing and reading:\n%swas\n%s", got, want)
 		}
 	})
+}
+
+// checkGiants demands what holds for the giants of any input.
+func checkGiants(t *testing.T, dump *jemalloc.Dump, in []byte) {
+	if n := len(dump.Giants); n > 256 || n > bytes.Count(in, []byte("\n")) || (n == 0) != (dump.GiantStacks == nil) {
+		t.Fatalf("%d giants, profile %v", n, dump.GiantStacks)
+	} else if n == 0 {
+		return
+	}
+	p := dump.GiantStacks
+	if err := p.CheckValid(); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Sample) != len(dump.Giants) {
+		t.Fatalf("%d samples of %d giants", len(p.Sample), len(dump.Giants))
+	}
+	stack.Clean(p, stack.Options{})
+	if len(p.Sample) != len(dump.Giants) {
+		t.Fatalf("%d samples of %d giants are left when cleaned", len(p.Sample), len(dump.Giants))
+	}
+	if err := p.CheckValid(); err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range dump.Giants {
+		if len(g.Stack) == 0 || len(p.Sample[i].Location) == 0 {
+			t.Fatalf("giant %d has no location", i)
+		}
+		if line := g.Line(); strings.ContainsAny(line, "\n\t\r") || !strings.HasPrefix(line, "request of ") {
+			t.Fatalf("giant %d: %q", i, line)
+		}
+	}
+	if err := dump.Profile.CheckValid(); err != nil {
+		t.Fatalf("after the giants' stacks were cleaned: %v", err)
+	}
 }

@@ -40,6 +40,7 @@ type Report struct {
 	UnknownLines   int // of a kind that this reader does not know
 	GarbageLines   int // of a known kind, but not readable
 	LongLines      int // longer than 1 MiB; the rest of each was thrown away
+	GiantsLeftOut  int // giant requests beyond the first 256
 	NamelessTokens int // Python locations whose function has no row in HEAPWIRE_FRAMES
 	UnmappedFrames int // distinct addresses in no mapping: JIT code, or mappings that are missing
 
@@ -192,6 +193,9 @@ func (r Report) Warnings() []string {
 			add("byte %d: %s version %q is not known to this reader and left out", s.Offset, s.Name, s.Version)
 		}
 	}
+	if r.GiantsLeftOut > 0 {
+		add("%s beyond the first %d left out", plural(r.GiantsLeftOut, "giant request"), maxGiants)
+	}
 	if r.NamelessTokens > 0 {
 		add("%s without a name: no row in %s", plural(r.NamelessTokens, "Python line"), sectionFrames)
 	}
@@ -212,6 +216,8 @@ func cost(section string) string {
 		return ": time, interval and allocator figures are not known"
 	case sectionBuildIDs:
 		return ": native frames cannot be checked against the files that are here"
+	case sectionGiant:
+		return ": giant requests may be missing"
 	case sectionFrames:
 		return ": Python frames keep their line and lose their name"
 	}

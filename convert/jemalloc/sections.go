@@ -16,6 +16,7 @@ const (
 	sectionMeta     = "HEAPWIRE_META"
 	sectionBuildIDs = "HEAPWIRE_BUILD_IDS"
 	sectionFrames   = "HEAPWIRE_FRAMES"
+	sectionGiant    = "HEAPWIRE_GIANT" // only where there was a giant request
 )
 
 // Section is one section of the shim's and what became of it.
@@ -81,6 +82,8 @@ func (p *parser) openSection(line []byte) bool {
 		p.handle = p.objectLine
 	case sectionFrames:
 		p.handle = p.frameLine
+	case sectionGiant:
+		p.handle = p.giantLine
 	}
 	return true
 }

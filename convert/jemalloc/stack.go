@@ -24,11 +24,21 @@ const maxEstimate = 1 << 60
 func (p *parser) stackFrames(line []byte) {
 	p.endStack()
 	p.open = true
-	p.addresses = p.addresses[:0]
-	garbage := false
 	if p.lines.long {
 		line = line[:bytes.LastIndexByte(line, ' ')+1] // the last address may have lost its end
 	}
+	ok := p.readAddresses(line)
+	p.frames = p.table.ids(p.frames[:0], p.addresses)
+	if !ok {
+		p.garbage(line)
+	}
+}
+
+// readAddresses reads hexadecimal addresses with blanks between them. It returns false if some word is none; the others
+// are there.
+func (p *parser) readAddresses(line []byte) bool {
+	p.addresses = p.addresses[:0]
+	garbage := false
 	for i := 0; i < len(line); {
 		if line[i] == ' ' || line[i] == '\t' {
 			i++
@@ -60,10 +70,7 @@ func (p *parser) stackFrames(line []byte) {
 		}
 		p.addresses = append(p.addresses, address)
 	}
-	p.frames = p.table.ids(p.frames[:0], p.addresses)
-	if garbage {
-		p.garbage(line)
-	}
+	return !garbage
 }
 
 // stackCounts reads a "t*:" line: of the stack that waits for it, or the header's.

@@ -24,6 +24,7 @@ type Dump struct {
 	Plain     bool
 	Meta      []Pair
 	Objects   []Object
+	Giants    []Giant
 	Functions []Function
 }
 
@@ -47,6 +48,16 @@ type Object struct {
 	Start, End uint64
 	BuildID    string // "-" for none
 	File       string
+}
+
+// Giant is a line of HEAPWIRE_GIANT.
+type Giant struct {
+	Time   int64 // nanoseconds since 1970
+	TID    int64
+	Bytes  uint64
+	Call   string
+	Thread string
+	Frames []uint64 // leaf first; return addresses and tokens
 }
 
 // Function is a line of HEAPWIRE_FRAMES.
@@ -172,6 +183,19 @@ func (d *Dump) sections(out *bytes.Buffer) {
 	for _, o := range d.Objects {
 		fmt.Fprintf(out, "%x-%x %s %s\n", o.Start, o.End, o.BuildID, o.File)
 	}
+	if len(d.Giants) > 0 {
+		out.WriteString("\nHEAPWIRE_GIANT: 1\n")
+	}
+	for _, g := range d.Giants {
+		fmt.Fprintf(out, "%d\t%d\t%d\t%s\t%s\t", g.Time, g.TID, g.Bytes, g.Call, escape.Replace(g.Thread))
+		for i, f := range g.Frames {
+			if i > 0 {
+				out.WriteByte(' ')
+			}
+			fmt.Fprintf(out, "0x%x", f)
+		}
+		out.WriteByte('\n')
+	}
 	out.WriteString("\nHEAPWIRE_FRAMES: 1\n")
 	for _, f := range d.Functions {
 		fmt.Fprintf(out, "%d\t%s\t%s\t%d\n", f.ID, escape.Replace(f.Name), escape.Replace(f.File), f.Line)
@@ -208,6 +232,7 @@ type Options struct {
 	Accum       bool  // with cumulative figures
 	Raw, Plain  bool
 	Threads     int // default 1
+	Giants      int // giant requests, each of another size, with the stacks of the first samples
 	Seed        uint64
 }
 
@@ -310,6 +335,17 @@ func Generate(o Options) *Dump {
 		{"prof_accum", accum}, {"unbiased", "1"}, {"step", "1200"},
 		{"allocated", "123456789"}, {"rss", "223456789"}, {"samples", "4711"},
 		{"python", "3.12.1"}, {"python_frames", "on"},
+	}
+	for i := range o.Giants {
+		d.Giants = append(d.Giants, Giant{
+			Time: time.Date(2026, 3, 1, 11, 59, 59, i, time.UTC).UnixNano(), TID: int64(4242 + i), Bytes: 1<<40 + uint64(i),
+			Call: "malloc", Thread: fmt.Sprintf("worker %d", i%o.Threads), Frames: d.Stacks[i%len(d.Stacks)].Frames,
+		})
+	}
+	if o.Giants > 0 {
+		d.Meta = append(d.Meta, Pair{"trigger", fmt.Sprintf("request of %d", d.Giants[o.Giants-1].Bytes)},
+			Pair{"giant_requests", fmt.Sprint(o.Giants)}, Pair{"giant_lost", "0"})
+		d.Meta[1].Value = "giant"
 	}
 	return d
 }
