@@ -1,9 +1,5 @@
 /* alloc.c: jemalloc as the program's allocator: its built-in options, and everything asked of it through mallctl.
  *
- * The malloc family itself comes from jemalloc's static archive, linked in whole by name (Makefile). What glibc's family has
- * and jemalloc's lacks is defined here: pvalloc, whose glibc version hands out glibc's memory, which the next free of ours
- * would crash on.
- *
  * jemalloc configures itself at the first malloc, before any constructor, so profiling is compiled in as enabled but
  * inactive: a process that is no target takes no sample. Options of the user's MALLOC_CONF come later and win.
  *
@@ -24,17 +20,6 @@
 int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen);
 
 const char *malloc_conf = "prof:true,prof_active:false,lg_prof_sample:19";
-
-HW_EXPORT void *pvalloc(size_t size)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	if (size > SIZE_MAX - page + 1) {
-		errno = ENOMEM;
-		return NULL;
-	}
-	size_t whole = (size + page - 1) & ~(page - 1);
-	return memalign(page, whole ? whole : page);
-}
 
 static bool get(const char *name, void *v, size_t size)
 {

@@ -3,7 +3,7 @@
  * Only in processes that are targets. All signals are blocked in it, so it never runs a handler of the program and never
  * takes a signal meant for it; its own allocations are no samples.
  *
- * Requests are two counters and a futex: no lock, so a fork at any instant leaves nothing behind, and a signal handler may
+ * Requests are counters and a futex: no lock, so a fork at any instant leaves nothing behind, and a signal handler may
  * ask.
  */
 #include "clock.h"
@@ -12,8 +12,10 @@
 #include "config.h"
 #include "dump.h"
 #include "exit.h"
+#include "giant.h"
 #include "identity.h"
 #include "out.h"
+#include "triggers.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -21,6 +23,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -29,12 +32,17 @@
 /* What the thread calls needs about 24 KiB; glibc takes static TLS, which big programs have much of, from the same piece. */
 #define STACK_BYTES (256u << 10)
 
-static _Atomic uint32_t wanted;   /* exit dumps asked for */
+static _Atomic uint32_t woken;    /* the futex word: raised by whoever wants the thread to look */
+static _Atomic uint32_t wanted;   /* dumps asked for by somebody who waits */
 static _Atomic uint32_t finished; /* those that were taken, or tried */
+static _Atomic int last_result;   /* errno of the last one */
+static _Atomic uint32_t exits;    /* those among the wanted that are exit dumps */
 static _Atomic bool running, stopping;
 static uint64_t due; /* monotonic time of the next interval dump */
 static pthread_t thread;
 static _Atomic int thread_id;
+
+#define SECOND 1000000000ull
 
 static uint64_t now_ns(void)
 {
@@ -60,43 +68,123 @@ static uint64_t min64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* ---------------------------------------------------------------- what is due */
+
+static uint64_t last_set_off; /* monotonic time of the last dump that something but the clock set off */
+static uint64_t last_samples, last_allocated;
+static unsigned skipped;
+
+/* Nothing was sampled since the last dump and the heap has its size: the next dump would say the same. One in ten is
+ * taken all the same, so that nobody takes silence for death. */
+#define SKIP_MOST 9
+
+static bool nothing_changed(void)
+{
+	struct hw_alloc_stats a;
+	if (HW_GET(samples) != last_samples || !hw_alloc_stats(&a))
+		return false;
+	uint64_t lo = a.allocated < last_allocated ? a.allocated : last_allocated;
+	uint64_t hi = a.allocated < last_allocated ? last_allocated : a.allocated;
+	return (hi - lo) * 100 <= hi && ++skipped <= SKIP_MOST;
+}
+
+static int take(const char *reason, const char *why)
+{
+	int err = hw_dump(reason, why);
+	struct hw_alloc_stats a;
+	last_samples = HW_GET(samples);
+	last_allocated = hw_alloc_stats(&a) ? a.allocated : 0;
+	skipped = 0;
+	hw_triggers_dumped();
+	return err;
+}
+
+/* The next interval dump. After a suspend, or a dump that took longer, the missed ones are gone. A dump that grows expensive
+ * comes less often: dumping takes at most a hundredth of the time. */
+static void next_due(void)
+{
+	uint64_t cost = hw_dump_cost_ns() * 100;
+	due = now_ns() + (cost > hw_config.interval_ns ? cost : hw_config.interval_ns);
+}
+
+static void set_off(const char *reason, const char *why)
+{
+	take(reason, why);
+	last_set_off = now_ns();
+}
+
+static bool gap_over(void)
+{
+	return !last_set_off || now_ns() - last_set_off >= hw_config.gap_ns;
+}
+
+static void look(bool second_over)
+{
+	char why[160];
+	const char *reason;
+	uint64_t largest;
+	if (hw_triggers_signalled())
+		set_off("signal", "");
+	else if (gap_over() && hw_giant_pending(&largest)) {
+		snprintf(why, sizeof why, "request of %llu", (unsigned long long)largest);
+		set_off("giant", why);
+	} else if (second_over && gap_over() && (reason = hw_triggers_look(why, sizeof why)))
+		set_off(reason, why);
+	else if (due <= now_ns()) {
+		if (!nothing_changed())
+			take("interval", "");
+		next_due();
+	}
+}
+
+static uint64_t time_to_sleep(uint64_t next_second, uint64_t arm_after)
+{
+	uint64_t now = now_ns(), at = next_second;
+	at = min64(at, due);
+	uint64_t largest;
+	if (hw_giant_pending(&largest))
+		at = min64(at, last_set_off ? last_set_off + hw_config.gap_ns : 0);
+	uint64_t sleep = at > now ? at - now : 0;
+	return hw_exit_armed() ? sleep : min64(sleep, arm_after);
+}
+
 static void *clock_main(void *arg)
 {
 	(void)arg;
 	atomic_store(&thread_id, (int)syscall(SYS_gettid));
 	hw_alloc_hide_thread();
 	hw_identity_read();
-	uint64_t interval = hw_config.interval_ns;
 	uint64_t arm_after = 5000000ull; /* until the interpreter is up: 5 ms, doubling to 1 s */
+	uint64_t next_second = now_ns() + SECOND;
 	uint32_t seen = atomic_load(&finished);
 	while (!atomic_load(&stopping)) {
-		uint64_t sleep = 3600ull * 1000000000ull, now = now_ns();
-		if (due != UINT64_MAX)
-			sleep = due > now ? min64(sleep, due - now) : 0;
-		if (!hw_exit_armed())
-			sleep = min64(sleep, arm_after);
-		if (sleep && atomic_load(&wanted) == seen)
-			futex_wait(&wanted, seen, sleep);
+		uint32_t word = atomic_load(&woken);
+		uint64_t sleep = time_to_sleep(next_second, arm_after);
+		if (sleep && atomic_load(&wanted) == seen && !atomic_load(&stopping))
+			futex_wait(&woken, word, sleep);
 		if (atomic_load(&stopping))
 			break;
 		if (!hw_exit_armed()) {
 			hw_exit_arm();
-			arm_after = min64(arm_after * 2, 1000000000ull);
+			arm_after = min64(arm_after * 2, SECOND);
 		}
+		bool second_over = now_ns() >= next_second;
+		if (second_over)
+			next_second = now_ns() + SECOND;
 		uint32_t w = atomic_load(&wanted);
-		if (w != seen) {
-			seen = w;
-			hw_dump("exit");
-			/* What follows is the interpreter taking itself apart: a later dump would show a heap that nobody asks
-			 * for, as the newest one. */
-			due = UINT64_MAX;
-			atomic_store(&finished, w);
-			futex_wake(&finished);
-		} else if (due <= now_ns()) {
-			hw_dump("interval");
-			/* Not due + interval: after a suspend, or a dump that took longer, the missed ones are gone. */
-			due = now_ns() + interval;
+		if (w == seen) {
+			look(second_over);
+			continue;
 		}
+		seen = w;
+		bool leaving = atomic_exchange(&exits, 0);
+		atomic_store(&last_result, take(leaving ? "exit" : "api", ""));
+		/* What follows an exit dump is the interpreter taking itself apart: a later dump would show a heap that nobody
+		 * asks for, as the newest one. */
+		if (leaving)
+			due = next_second = UINT64_MAX;
+		atomic_store(&finished, w);
+		futex_wake(&finished);
 	}
 	return NULL;
 }
@@ -137,12 +225,8 @@ void hw_clock_pause(void)
 	if (!atomic_exchange(&running, false))
 		return;
 	atomic_store(&stopping, true);
-	/* Not only a wake-up: the thread may be on its way into futex_wait, which must then find another value. It takes no
-	 * dump, since it looks at `stopping` first, and starts again from `finished`. */
-	atomic_fetch_add(&wanted, 1);
-	futex_wake(&wanted);
+	hw_clock_wake();
 	pthread_join(thread, NULL);
-	atomic_store(&finished, atomic_load(&wanted));
 	atomic_store(&stopping, false);
 	/* The join returns before the kernel has taken the thread off the process's count. */
 	for (int i = 0; i < 10000 && syscall(SYS_tgkill, getpid(), atomic_load(&thread_id), 0) == 0; i++)
@@ -158,27 +242,37 @@ void hw_clock_resume(void)
 void hw_clock_forked(void)
 {
 	first_due();
+	last_set_off = 0;
 	atomic_store(&stopping, false);
+	atomic_store(&exits, 0);
 	atomic_store(&wanted, 0);
 	atomic_store(&finished, 0);
 	atomic_store(&running, spawn()); /* without words: the parent's stderr is not the place for a child's thread limit */
 }
 
-bool hw_clock_request_exit_dump(unsigned timeout_ms)
+void hw_clock_wake(void)
+{
+	atomic_fetch_add(&woken, 1);
+	futex_wake(&woken);
+}
+
+int hw_clock_request(bool leaving, unsigned timeout_ms)
 {
 	hw_clock_resume(); /* paused by a fork, and nothing has resumed it yet */
 	if (!atomic_load(&running))
-		return false;
+		return ESRCH;
+	if (leaving)
+		atomic_fetch_add(&exits, 1);
 	uint32_t mine = atomic_fetch_add(&wanted, 1) + 1;
-	futex_wake(&wanted);
+	hw_clock_wake();
 	uint64_t end = now_ns() + timeout_ms * 1000000ull;
 	for (;;) {
 		uint32_t f = atomic_load(&finished);
 		if ((int32_t)(f - mine) >= 0)
-			return true;
+			return atomic_load(&last_result);
 		uint64_t now = now_ns();
 		if (now >= end)
-			return false;
+			return ETIMEDOUT;
 		futex_wait(&finished, f, end - now);
 	}
 }

@@ -8,6 +8,7 @@
 #include "out.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,10 @@
 
 struct hw_config hw_config;
 
-enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE };
+enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL };
 
-static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size"};
+static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size", "size", "percent", "percents",
+					 "percent, size or both", "signal"};
 
 struct row {
 	const char *name;
@@ -40,12 +42,25 @@ static const struct row rows[] = {
 	 hw_config.spool},
 	{"HEAPWIRE_INTERVAL", T_DURATION, "60s", 100000000ull, 86400ull * 1000000000ull, "100ms to 24h, or 0 for none",
 	 "time between two dumps (ms, s, m, h)", &hw_config.interval_ns},
-	{"HEAPWIRE_SAMPLE_BYTES", T_SIZE, "512KiB", 1, 1ull << 40, "1 to 1TiB, rounded down to a power of two",
+	{"HEAPWIRE_SAMPLE_BYTES", T_LG_SIZE, "512KiB", 1, 1ull << 40, "1 to 1TiB, rounded down to a power of two",
 	 "mean number of allocated bytes between two samples (KiB, MiB, GiB)", &hw_config.lg_sample},
 	{"HEAPWIRE_PYTHON_FRAMES", T_BOOL, "on", 0, 0, "", "Python frames in the stacks; off leaves the native ones",
 	 &hw_config.python_frames},
 	{"HEAPWIRE_EXIT_DUMP", T_BOOL, "on", 0, 0, "", "a last dump when the process exits or calls _exit",
 	 &hw_config.exit_dump},
+	{"HEAPWIRE_GIANT", T_SIZE, "1GiB", 0, UINT64_MAX / 2, "0 for off",
+	 "one request from this size on is noted before it is served, and dumped at once", &hw_config.giant_bytes},
+	{"HEAPWIRE_PRESSURE", T_LEVELS, "80,90,95", 1, 100, "up to 8, rising, or off",
+	 "shares of the control group's memory limit whose crossing sets off a dump", hw_config.pressure},
+	{"HEAPWIRE_PSI", T_PERCENT, "40", 0, 100, "0 for off",
+	 "share of ten seconds in which something waited for memory that sets off a dump", &hw_config.psi_percent},
+	{"HEAPWIRE_JUMP", T_JUMP, "20%,1GiB", 0, 0, "or off",
+	 "growth of resident memory since the last dump that sets off a dump; a percentage counts from 64MiB on",
+	 &hw_config.jump_percent},
+	{"HEAPWIRE_GAP", T_DURATION, "5s", 100000000ull, 86400ull * 1000000000ull, "100ms to 24h",
+	 "least time between two dumps that something set off", &hw_config.gap_ns},
+	{"HEAPWIRE_SIGNAL", T_SIGNAL, "off", 0, 64, "a name or a number",
+	 "a signal that sets off a dump; its handler is the library's then", &hw_config.signal},
 };
 
 #define NROWS (sizeof rows / sizeof *rows)
@@ -126,6 +141,84 @@ static bool absolute(const char *s, char *to)
 	return true;
 }
 
+static bool is_off(const char *s)
+{
+	return !strcasecmp(s, "off") || !strcmp(s, "0") || !strcasecmp(s, "none");
+}
+
+/* "80,90,95" */
+static bool parse_levels(const char *s, const struct row *r)
+{
+	unsigned levels[sizeof hw_config.pressure / sizeof *hw_config.pressure], n = 0;
+	while (!is_off(s)) {
+		char *end;
+		unsigned long v = strtoul(s, &end, 10);
+		if (end == s || v < r->min || v > r->max || n == sizeof levels / sizeof *levels || (n && v <= levels[n - 1]))
+			return false;
+		levels[n++] = (unsigned)v;
+		end += *end == '%';
+		if (!*end)
+			break;
+		if (*end != ',')
+			return false;
+		s = end + 1;
+	}
+	memcpy(hw_config.pressure, levels, n * sizeof *levels);
+	hw_config.npressure = n;
+	return true;
+}
+
+/* "20%", "1GiB", "20%,1GiB" */
+static bool parse_jump(const char *s)
+{
+	uint64_t percent = 0, bytes = 0;
+	while (!is_off(s)) {
+		char part[32];
+		size_t n = strcspn(s, ",");
+		if (!n || n >= sizeof part)
+			return false;
+		memcpy(part, s, n);
+		part[n] = 0;
+		static const struct unit percents[] = {{"%", 1}, {NULL, 0}};
+		if (part[n - 1] == '%' ? percent || !parse_number(part, percents, &percent) || !percent || percent > 100000
+				       : bytes || !parse_number(part, sizes, &bytes) || !bytes)
+			return false;
+		if (!s[n])
+			break;
+		s += n + 1;
+	}
+	hw_config.jump_percent = (unsigned)percent;
+	hw_config.jump_bytes = bytes;
+	return true;
+}
+
+static bool parse_signal(const char *s, int *v)
+{
+	static const struct {
+		const char *name;
+		int number;
+	} names[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP},	  {"QUIT", SIGQUIT},
+		     {"ALRM", SIGALRM}, {"IO", SIGIO},	   {"PROF", SIGPROF}, {"PWR", SIGPWR}};
+	if (is_off(s)) {
+		*v = 0;
+		return true;
+	}
+	if (!strncasecmp(s, "SIG", 3))
+		s += 3;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		if (!strcasecmp(s, names[i].name)) {
+			*v = names[i].number;
+			return true;
+		}
+	}
+	char *end;
+	long n = strtol(s, &end, 10);
+	if (end == s || *end || n < 1 || n > 64 || n == SIGKILL || n == SIGSTOP)
+		return false;
+	*v = (int)n;
+	return true;
+}
+
 static bool set(const struct row *r, const char *s)
 {
 	uint64_t n;
@@ -144,6 +237,22 @@ static bool set(const struct row *r, const char *s)
 		*(uint64_t *)r->to = n;
 		return true;
 	case T_SIZE:
+		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
+			return false;
+		*(uint64_t *)r->to = n;
+		return true;
+	case T_PERCENT:
+		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
+			return false;
+		*(unsigned *)r->to = (unsigned)n;
+		return true;
+	case T_LEVELS:
+		return parse_levels(s, r);
+	case T_JUMP:
+		return parse_jump(s);
+	case T_SIGNAL:
+		return parse_signal(s, r->to);
+	case T_LG_SIZE:
 		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
 			return false;
 		*(unsigned *)r->to = 63u - (unsigned)__builtin_clzll(n);

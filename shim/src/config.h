@@ -15,6 +15,14 @@ struct hw_config {
 	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
 	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */
+	uint64_t giant_bytes;  /* HEAPWIRE_GIANT, 0: off */
+	unsigned pressure[8];  /* HEAPWIRE_PRESSURE, percent, rising */
+	unsigned npressure;
+	unsigned psi_percent;  /* HEAPWIRE_PSI, 0: off */
+	unsigned jump_percent; /* HEAPWIRE_JUMP */
+	uint64_t jump_bytes;
+	uint64_t gap_ns;       /* HEAPWIRE_GAP */
+	int signal;            /* HEAPWIRE_SIGNAL, 0: none */
 };
 
 extern struct hw_config hw_config;

@@ -11,11 +11,13 @@
 #include "alloc.h"
 #include "config.h"
 #include "fork.h"
+#include "giant.h"
 #include "identity.h"
 #include "intern.h"
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
+#include "triggers.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,6 +34,7 @@
 static char folder[sizeof hw_config.spool + sizeof hw_identity.folder + 1]; /* "": not made yet */
 static uint64_t seq;                                                       /* of the last dump that arrived */
 static uint64_t last_mono_ns;
+static uint64_t last_dump_ns; /* what the last dump took */
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
 static _Atomic int open_fd = -1; /* of the dump in the making: a fork copies it */
@@ -59,6 +62,7 @@ void hw_dump_forked(void)
 	folder[0] = 0;
 	seq = 0;
 	failed = 0;
+	last_dump_ns = 0;
 	hw_dump_begin();
 }
 
@@ -175,74 +179,33 @@ static bool kb_line(const char *text, const char *key, uint64_t *v)
 	return false;
 }
 
+#define PSS_MOST (256ull << 20)
+
 static void memory_of_process(struct hw_out *o)
 {
 	static char text[8192];
-	uint64_t v;
+	uint64_t v, rss = 0;
 	if (hw_read_file("/proc/self/status", text, sizeof text) > 0) {
 		static const char *const keys[][2] = {
 			{"VmRSS", "rss"}, {"RssAnon", "anon"}, {"RssFile", "file"}, {"RssShmem", "shmem"}};
 		for (size_t i = 0; i < 4; i++)
-			if (kb_line(text, keys[i][0], &v))
+			if (kb_line(text, keys[i][0], &v)) {
 				line_dec(o, keys[i][1], v);
+				rss = i ? rss : v;
+			}
 	}
-	if (hw_read_file("/proc/self/smaps_rollup", text, sizeof text) > 0 && kb_line(text, "Pss", &v))
+	/* The kernel walks every page for it, 30 ms a GiB, and whoever maps or unmaps memory waits meanwhile. */
+	if (rss <= PSS_MOST && hw_read_file("/proc/self/smaps_rollup", text, sizeof text) > 0 && kb_line(text, "Pss", &v))
 		line_dec(o, "pss", v);
 }
 
-static bool number_file(const char *path, uint64_t *v)
-{
-	char text[64];
-	if (hw_read_file(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9')
-		return false; /* "max": no limit */
-	*v = strtoull(text, NULL, 10);
-	return *v < 1ull << 62; /* v1 says "no limit" by a number near 2^63 */
-}
-
-/* Where the process's memory controller is: /proc/self/cgroup, `0::<path>` (v2) or `<n>:memory:<path>` (v1). In a container
- * the path may be the host's, while the mount shows the container's own group at its top: both are tried. */
-static void memory_of_cgroup(struct hw_out *o)
-{
-	static char text[8192];
-	char path[4352];
-	uint64_t v;
-	if (hw_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
-		return;
-	for (char *p = text, *end; p && *p; p = end) {
-		end = strchr(p, '\n');
-		if (end)
-			*end++ = 0;
-		char *controllers = strchr(p, ':');
-		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-		if (!group)
-			continue;
-		*group++ = 0;
-		controllers++;
-		bool v2 = !*controllers, v1 = !strcmp(controllers, "memory");
-		if (!v1 && !v2)
-			continue;
-		const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-		const char *current = v2 ? "memory.current" : "memory.usage_in_bytes";
-		const char *max = v2 ? "memory.max" : "memory.limit_in_bytes";
-		const char *groups[] = {group, ""};
-		for (int i = 0; i < 2; i++) {
-			snprintf(path, sizeof path, "%s%s/%s", root, groups[i], current);
-			if (!number_file(path, &v))
-				continue;
-			line_dec(o, "cgroup_current", v);
-			snprintf(path, sizeof path, "%s%s/%s", root, groups[i], max);
-			if (number_file(path, &v))
-				line_dec(o, "cgroup_max", v);
-			return;
-		}
-	}
-}
-
-static void meta(struct hw_out *o, const char *reason, uint64_t time_ns, uint64_t interval_ns)
+static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns)
 {
 	hw_out_str(o, "HEAPWIRE_META: 1\n");
 	line_dec(o, "seq", seq + 1);
 	line_str(o, "reason", reason);
+	if (*why)
+		line_str(o, "trigger", why);
 	line_dec(o, "time_unix_nano", time_ns);
 	line_dec(o, "interval_ns", interval_ns);
 	line_dec(o, "sample_bytes", hw_alloc_sample_bytes());
@@ -258,7 +221,12 @@ static void meta(struct hw_out *o, const char *reason, uint64_t time_ns, uint64_
 		line_dec(o, "retained", a.retained);
 	}
 	memory_of_process(o);
-	memory_of_cgroup(o);
+	uint64_t current, max;
+	if (hw_cgroup_figures(&current, &max)) {
+		line_dec(o, "cgroup_current", current);
+		if (max)
+			line_dec(o, "cgroup_max", max);
+	}
 	line_dec(o, "samples", HW_GET(samples));
 	line_dec(o, "samples_python", HW_GET(samples_python));
 	line_dec(o, "frames_failed", HW_GET(frames_failed));
@@ -267,7 +235,11 @@ static void meta(struct hw_out *o, const char *reason, uint64_t time_ns, uint64_
 	line_dec(o, "captures_lost", HW_GET(captures_lost));
 	line_dec(o, "functions", HW_GET(functions));
 	line_dec(o, "functions_dropped", HW_GET(functions_dropped));
+	line_dec(o, "giant_requests", hw_giant_count());
+	line_dec(o, "giant_lost", hw_giant_lost());
 	line_dec(o, "dumps_failed", failed);
+	if (last_dump_ns)
+		line_dec(o, "last_dump_ns", last_dump_ns);
 	if (*hw_py_version())
 		line_str(o, "python", hw_py_version());
 	line_str(o, "python_frames", hw_py_frames_state());
@@ -363,26 +335,16 @@ static void build_ids(struct hw_out *o)
 	hw_out_char(o, '\n');
 }
 
-static void escaped(struct hw_out *o, const char *s, size_t n)
+static void use_id(uint32_t id)
 {
-	for (size_t i = 0; i < n; i++) {
-		switch (s[i]) {
-		case '\t':
-			hw_out_str(o, "\\t");
-			break;
-		case '\n':
-			hw_out_str(o, "\\n");
-			break;
-		case '\r':
-			hw_out_str(o, "\\r");
-			break;
-		case '\\':
-			hw_out_str(o, "\\\\");
-			break;
-		default:
-			hw_out_char(o, s[i]);
-		}
-	}
+	if (id <= HW_TABLE_SIZE)
+		used[id / 64] |= 1ull << id % 64;
+}
+
+static void use_address(uint64_t a)
+{
+	if (a >> 48 == HW_TAG >> 48)
+		use_id((uint32_t)(a >> HW_LINE_BITS) & 0x3ffffff);
 }
 
 /* Which functions occur: every 0x5079 and twelve hex digits in jemalloc's text. Bytes of the text in `buffer`. */
@@ -413,9 +375,7 @@ static int scan(int fd)
 				v = v << 4 | (unsigned)d;
 				if (++digits < 12)
 					continue;
-				uint32_t id = (uint32_t)(v >> HW_LINE_BITS);
-				if (id <= HW_TABLE_SIZE)
-					used[id / 64] |= 1ull << id % 64;
+				use_id((uint32_t)(v >> HW_LINE_BITS));
 			}
 			matched = c == tag[0];
 		}
@@ -431,9 +391,9 @@ static void frames(struct hw_out *o)
 			continue;
 		hw_out_dec(o, id);
 		hw_out_char(o, '\t');
-		escaped(o, f.name, f.name_len);
+		hw_out_escaped(o, f.name, f.name_len);
 		hw_out_char(o, '\t');
-		escaped(o, f.file, f.file_len);
+		hw_out_escaped(o, f.file, f.file_len);
 		hw_out_char(o, '\t');
 		hw_out_dec(o, f.first_line);
 		hw_out_char(o, '\n');
@@ -443,7 +403,7 @@ static void frames(struct hw_out *o)
 
 /* ---------------------------------------------------------------- one dump */
 
-static int write_dump(const char *tmp, const char *path, const char *reason)
+static int write_dump(const char *tmp, const char *path, const char *reason, const char *why)
 {
 	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
 	hw_fork_hold_off();
@@ -460,8 +420,9 @@ static int write_dump(const char *tmp, const char *path, const char *reason)
 	if (!err) {
 		struct hw_out o;
 		hw_out_begin(&o, fd, buffer, sizeof buffer);
-		meta(&o, reason, wall, mono - last_mono_ns);
+		meta(&o, reason, why, wall, mono - last_mono_ns);
 		build_ids(&o);
+		hw_giant_write(&o, use_address);
 		frames(&o);
 		err = hw_out_end(&o);
 	}
@@ -475,7 +436,7 @@ static int write_dump(const char *tmp, const char *path, const char *reason)
 	return err;
 }
 
-static int try_dump(const char *reason)
+static int try_dump(const char *reason, const char *why)
 {
 	char tmp[sizeof folder + 64], path[sizeof folder + 64];
 	int fd = -1, err = 0;
@@ -492,18 +453,20 @@ static int try_dump(const char *reason)
 		return ENOENT;
 	close(fd);
 	snprintf(path, sizeof path, "%s/%06llu.%s.heap", folder, (unsigned long long)seq + 1, reason);
-	err = write_dump(tmp, path, reason);
+	err = write_dump(tmp, path, reason, why);
 	if (err)
 		unlink(tmp);
 	return err;
 }
 
-int hw_dump(const char *reason)
+int hw_dump(const char *reason, const char *why)
 {
-	int err = try_dump(reason);
+	uint64_t began = clock_ns(CLOCK_MONOTONIC);
+	int err = try_dump(reason, why);
 	if (!err) {
 		seq++;
 		failed = 0;
+		last_dump_ns = clock_ns(CLOCK_MONOTONIC) - began;
 		return 0;
 	}
 	failed++;
@@ -514,4 +477,9 @@ int hw_dump(const char *reason)
 		       hw_config.spool, strerrordesc_np(err));
 	}
 	return err;
+}
+
+uint64_t hw_dump_cost_ns(void)
+{
+	return last_dump_ns;
 }

@@ -3,9 +3,12 @@
 
 #include "shim.h"
 
-/* Writes one dump and renames it into the process's folder. 0, or the errno of what failed; a failure is said once on
+/* Writes one dump and renames it into the process's folder; `why` says what set it off, "" for the clock. 0, or the errno of what failed; a failure is said once on
  * stderr and counted in the next dump. One caller at a time: the clock thread. */
-int hw_dump(const char *reason);
+int hw_dump(const char *reason, const char *why);
+
+/* What the last dump took, nanoseconds. */
+uint64_t hw_dump_cost_ns(void);
 
 /* Notes the start of the first interval. */
 void hw_dump_begin(void);

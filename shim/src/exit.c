@@ -39,7 +39,7 @@ static void leave(void)
 		return;
 	if (atomic_exchange(&active, false)) {
 		int keep = errno;
-		hw_clock_request_exit_dump(WAIT_MS);
+		hw_clock_request(true, WAIT_MS);
 		errno = keep;
 	}
 }

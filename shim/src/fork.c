@@ -13,10 +13,12 @@
 #include "clock.h"
 #include "dump.h"
 #include "exit.h"
+#include "giant.h"
 #include "identity.h"
 #include "out.h"
 #include "pyframes.h"
 #include "sample.h"
+#include "triggers.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -77,6 +79,8 @@ static void child(void)
 	atomic_store(&hw_count.native_failed, 0);
 	atomic_store(&hw_count.stacks_cut, 0);
 	atomic_store(&hw_count.captures_lost, 0);
+	hw_giant_forked();
+	hw_triggers_forked();
 	hw_dump_forked();
 	hw_exit_forked();
 	hw_clock_forked();

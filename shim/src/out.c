@@ -81,6 +81,28 @@ void hw_out_char(struct hw_out *o, char c)
 	hw_out_bytes(o, &c, 1);
 }
 
+void hw_out_escaped(struct hw_out *o, const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		switch (s[i]) {
+		case '\t':
+			hw_out_str(o, "\\t");
+			break;
+		case '\n':
+			hw_out_str(o, "\\n");
+			break;
+		case '\r':
+			hw_out_str(o, "\\r");
+			break;
+		case '\\':
+			hw_out_str(o, "\\\\");
+			break;
+		default:
+			hw_out_char(o, s[i]);
+		}
+	}
+}
+
 static void number(struct hw_out *o, uint64_t v, unsigned base)
 {
 	char t[20];

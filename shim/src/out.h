@@ -21,6 +21,8 @@ void hw_out_str(struct hw_out *o, const char *s);
 void hw_out_char(struct hw_out *o, char c);
 void hw_out_dec(struct hw_out *o, uint64_t v);
 void hw_out_hex(struct hw_out *o, uint64_t v);
+/* A name as it stands in a line of a section: tab, newline, return and backslash escaped (docs/spool.md). */
+void hw_out_escaped(struct hw_out *o, const char *s, size_t n);
 int hw_out_end(struct hw_out *o); /* flushes; 0, or the errno of the first failure */
 
 /* Reads at most cap - 1 bytes of a file and ends them with NUL. Length, or -1 with errno set. For /proc and /sys. */

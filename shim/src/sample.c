@@ -106,16 +106,12 @@ static bool called_by_loader(struct hw_natwalk *w)
 	return w->total && hw_native_is_loader(w->leaf[0] - 1);
 }
 
-__attribute__((noinline)) void hw_sample_hook(void **vec, unsigned *len, unsigned max)
+__attribute__((noinline)) unsigned hw_sample_capture(void **vec, unsigned max)
 {
-	int keep_errno = errno;
-	*len = 0;
-	HW_INC(samples);
-	int slot = claim();
+	int slot = slots ? claim() : -1;
 	if (slot < 0) {
 		HW_INC(captures_lost);
-		errno = keep_errno;
-		return;
+		return 0;
 	}
 	struct scratch *s = &slots[slot];
 	if (hw_unlikely(!hw_py_safe_in_loader()) && called_by_loader(&s->nat))
@@ -129,7 +125,15 @@ __attribute__((noinline)) void hw_sample_hook(void **vec, unsigned *len, unsigne
 		HW_INC(frames_failed);
 	if (s->nat.ended_early)
 		HW_INC(native_failed);
-	*len = put_down(s, vec, max);
+	unsigned n = put_down(s, vec, max);
 	release(slot);
+	return n;
+}
+
+__attribute__((noinline)) void hw_sample_hook(void **vec, unsigned *len, unsigned max)
+{
+	int keep_errno = errno;
+	HW_INC(samples);
+	*len = hw_sample_capture(vec, max);
 	errno = keep_errno;
 }

@@ -10,6 +10,9 @@ bool hw_sample_init(void);
  * max entries. Runs inside malloc. */
 void hw_sample_hook(void **vec, unsigned *len, unsigned max);
 
+/* The stack of the calling thread, as the hook takes it; 0 entries where it can't be had. The hook's laws hold. */
+unsigned hw_sample_capture(void **vec, unsigned max);
+
 /* In the child of a fork: scratch that other threads held is free again. */
 void hw_sample_forked(void);
 

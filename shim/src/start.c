@@ -9,11 +9,13 @@
 #include "dump.h"
 #include "exit.h"
 #include "fork.h"
+#include "giant.h"
 #include "identity.h"
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
 #include "sample.h"
+#include "triggers.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -56,5 +58,8 @@ __attribute__((constructor)) static void start(void)
 		hw_say("not profiling: %s", why);
 		return;
 	}
+	if (hw_config.giant_bytes)
+		hw_giant_bytes = hw_config.giant_bytes;
+	hw_triggers_signal_init();
 	hw_clock_start();
 }

@@ -246,7 +246,7 @@ func TestRegisteringUnwindTablesDoesNotHang(t *testing.T) {
 func TestTheWholeFamilyWorksOnASmallStack(t *testing.T) {
 	for _, flags := range [][]string{{"-pie", "-fPIE"}, {"-no-pie"}} {
 		program := compileC(t, append([]string{"programs/family.c"}, flags...)...)
-		r := under(t, library, []string{"HEAPWIRE_TARGET=all", everything}, program)
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_GIANT=0", everything}, program)
 		if r.code != 0 || r.stdout != "good\n" || r.stderr != "" {
 			t.Errorf("%v: exit status %d: %s%s", flags, r.code, r.stdout, r.stderr)
 		}
@@ -392,6 +392,223 @@ while time.perf_counter() < end:
 			}
 		}
 	})
+}
+
+// ---------------------------------------------------------------- what sets off a dump
+
+// meta gives a key of a dump's HEAPWIRE_META, "" if it is not there.
+func (r result) meta(t *testing.T, dump, key string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.spool, dump))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
+
+// reasons are those of the dumps, in order.
+func (r result) reasons() []string {
+	var out []string
+	for _, d := range r.dumps {
+		out = append(out, strings.Split(filepath.Base(d), ".")[1])
+	}
+	return out
+}
+
+// seen is what a Python program waits for: a dump of a reason in its spool.
+const seen = `
+import ctypes, glob, mmap, os, signal, sys, time
+def seen(reason, n=1):
+    end = time.monotonic() + 60
+    while len(glob.glob(os.environ["HEAPWIRE_SPOOL"] + "/*/*." + reason + ".heap")) < n:
+        assert time.monotonic() < end, "no dump of reason " + reason
+        time.sleep(0.005)
+`
+
+func TestAGiantRequestIsDumpedAtOnceWithItsStack(t *testing.T) {
+	const program = seen + `
+malloc = ctypes.CDLL(None).malloc
+malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+def read_message(length):
+    return malloc(length)
+read_message(3 << 30)
+seen("giant")
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off"}, p.Path, "-c", program)
+		if r.code != 0 || !slices.Equal(r.reasons(), []string{"giant"}) {
+			t.Fatalf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+		}
+		text, err := os.ReadFile(filepath.Join(r.spool, r.dumps[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := regexp.MustCompile(`(?m)^HEAPWIRE_GIANT: 1\n\d+\t\d+\t3221225472\tmalloc\t[^\t]+\t(0x[0-9a-f]+ ?)+$`).Find(text)
+		id := regexp.MustCompile(`(?m)^(\d+)\tread_message\t<string>\t\d+$`).FindSubmatch(text)
+		if row == nil || id == nil {
+			t.Fatalf("no row of the request, or no function read_message:\n%s", text)
+		}
+		var token int
+		fmt.Sscan(string(id[1]), &token)
+		line := 12 // of return malloc(length)
+		if want := fmt.Sprintf("0x%x", 0x5079<<48|token<<22|line); !bytes.Contains(row, []byte(want)) {
+			t.Errorf("%s is not in %s", want, row)
+		}
+		if got := r.meta(t, r.dumps[0], "trigger"); got != "request of 3221225472" {
+			t.Errorf("trigger=%s", got)
+		}
+		if rss := r.meta(t, r.dumps[0], "rss"); len(rss) > 9 || rss > "200000000" && len(rss) == 9 {
+			t.Errorf("rss=%s: the pages were touched before the dump", rss)
+		}
+		r = under(t, library, []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_GIANT=0"}, p.Path, "-c",
+			strings.ReplaceAll(program, `seen("giant")`, ""))
+		if r.code != 0 || len(r.dumps) != 0 {
+			t.Errorf("with HEAPWIRE_GIANT=0: exit status %d, dumps %v", r.code, r.dumps)
+		}
+	})
+}
+
+func TestASignalSetsOffADumpWhereItIsAskedFor(t *testing.T) {
+	const program = seen + `
+os.kill(os.getpid(), signal.SIGUSR2)
+seen("signal")
+os.kill(os.getpid(), signal.SIGUSR2)
+seen("signal", 2)
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		env := []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SIGNAL=USR2"}
+		r := under(t, library, env, p.Path, "-c", program)
+		if r.code != 0 || !slices.Equal(r.reasons(), []string{"signal", "signal"}) {
+			t.Errorf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+		}
+		if r = under(t, library, env[:2], p.Path, "-c", program); r.code != 128+int(syscall.SIGUSR2) {
+			t.Errorf("without HEAPWIRE_SIGNAL the signal must end the program: %d", r.code)
+		}
+	})
+}
+
+func TestAProgramMayAskForADump(t *testing.T) {
+	const program = seen + `
+assert ctypes.CDLL(None).heapwire_dump() == 0
+assert len(glob.glob(os.environ["HEAPWIRE_SPOOL"] + "/*/*.api.heap")) == 1
+pid = os.fork()
+if pid == 0:
+    os._exit(ctypes.CDLL(None).heapwire_dump())
+assert os.waitpid(pid, 0)[1] == 0
+assert len(glob.glob(os.environ["HEAPWIRE_SPOOL"] + "/*/*.api.heap")) == 2
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		r := under(t, library, []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off"}, p.Path, "-c", program)
+		if r.code != 0 || len(r.dumps) != 2 {
+			t.Errorf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+		}
+	})
+}
+
+func TestAJumpOfResidentMemorySetsOffADump(t *testing.T) {
+	const program = seen + `
+time.sleep(2.5)  # two looks of the clock: the second knows what to compare with
+big = mmap.mmap(-1, 200 << 20)
+big.write(b"x" * len(big))
+seen("jump")
+`
+	all, err := pythons.Find()
+	if err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	p := all[len(all)-1]
+	t.Parallel()
+	r := under(t, library, []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off"}, p.Path, "-c", program)
+	if r.code != 0 || !slices.Equal(r.reasons(), []string{"jump"}) || !strings.HasPrefix(r.meta(t, r.dumps[0], "trigger"), "resident memory up by ") {
+		t.Errorf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+	}
+}
+
+// group makes a control group of 256 MiB below the test's own, v2 or v1, and gives what a shell runs to enter it.
+func group(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		fields := strings.SplitN(line, ":", 3)
+		if len(fields) != 3 || fields[1] != "" && fields[1] != "memory" {
+			continue
+		}
+		root, file := "/sys/fs/cgroup", "memory.max"
+		if fields[1] == "memory" {
+			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		}
+		dir := filepath.Join(root, fields[2], fmt.Sprintf("heapwire-test-%d", os.Getpid()))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			continue
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("268435456"), 0o600); err != nil {
+			continue
+		}
+		return "echo $$ > " + dir + "/cgroup.procs && exec "
+	}
+	t.Skip("no memory control group can be made here")
+	return ""
+}
+
+func TestMemoryPressureSetsOffADumpALevel(t *testing.T) {
+	enter := group(t)
+	const program = seen + `
+keep = [bytearray(b"x") * (215 << 20)]
+seen("pressure")
+keep.append(bytearray(b"x") * (20 << 20))
+seen("pressure", 2)
+`
+	all, err := pythons.Find()
+	if err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	p := all[len(all)-1]
+	file := filepath.Join(t.TempDir(), "program.py")
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_JUMP=off", "HEAPWIRE_GAP=100ms"}
+	r := under(t, library, env, "sh", "-c", enter+p.Path+" "+file)
+	if r.code != 0 || !slices.Equal(r.reasons(), []string{"pressure", "pressure"}) {
+		t.Fatalf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+	}
+	for i, want := range []string{"cgroup 8", "cgroup 9"} {
+		if got := r.meta(t, r.dumps[i], "trigger"); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "% of 268435456") {
+			t.Errorf("trigger=%s, want %s…", got, want)
+		}
+	}
+}
+
+// A program that does nothing makes one dump in ten, and one that goes on allocating makes all.
+func TestIntervalDumpsBackOffWhileNothingChanges(t *testing.T) {
+	const program = seen + `
+import threading
+seen("interval", 2)
+assert ctypes.CDLL(None).heapwire_dump() == 0
+`
+	all, err := pythons.Find()
+	if err != nil || len(all) == 0 {
+		t.Fatal(err)
+	}
+	p := all[len(all)-1]
+	t.Parallel()
+	r := under(t, library, []string{"HEAPWIRE_INTERVAL=100ms", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SAMPLE_BYTES=1GiB"}, p.Path, "-c", program)
+	if r.code != 0 || len(r.dumps) < 3 {
+		t.Fatalf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+	}
+	// What passed between the first two, and that the second says so.
+	var ns int64
+	fmt.Sscan(r.meta(t, r.dumps[1], "interval_ns"), &ns)
+	if ns < 400e6 {
+		t.Errorf("%v between two dumps of a program that does nothing, want about ten intervals of 100ms", time.Duration(ns))
+	}
 }
 
 func TestBadSettingsAreSaidOnceAndTheJobRuns(t *testing.T) {

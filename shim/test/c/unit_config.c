@@ -70,6 +70,48 @@ int main(void)
 		CHECK(hw_config.lg_sample == 19 && !hw_config.lg_sample_set && said == 1, "sample bytes %s gives the default",
 		      sizes_bad[i]);
 	}
+	read_with(NULL, NULL);
+	CHECK(hw_config.giant_bytes == 1ull << 30 && hw_config.npressure == 3 && hw_config.pressure[0] == 80 &&
+		      hw_config.pressure[2] == 95 && hw_config.psi_percent == 40 && hw_config.jump_percent == 20 &&
+		      hw_config.jump_bytes == 1ull << 30 && hw_config.gap_ns == 5000000000ull && hw_config.signal == 0,
+	      "the triggers' defaults");
+	read_with("HEAPWIRE_GIANT", "0");
+	CHECK(hw_config.giant_bytes == 0 && !said, "giants are off");
+	read_with("HEAPWIRE_PRESSURE", "50,75%,99");
+	CHECK(hw_config.npressure == 3 && hw_config.pressure[1] == 75 && !said, "levels with and without their sign");
+	read_with("HEAPWIRE_PRESSURE", "off");
+	CHECK(hw_config.npressure == 0 && !said, "no levels");
+	static const char *const levels_bad[] = {"80,70", "0,50", "101", "80,", "x", "80;90", "1,2,3,4,5,6,7,8,9"};
+	for (size_t i = 0; i < sizeof levels_bad / sizeof *levels_bad; i++) {
+		read_with("HEAPWIRE_PRESSURE", levels_bad[i]);
+		CHECK(hw_config.npressure == 3 && hw_config.pressure[0] == 80 && said == 1, "levels %s give the default", levels_bad[i]);
+	}
+	read_with("HEAPWIRE_JUMP", "512MiB,50%");
+	CHECK(hw_config.jump_percent == 50 && hw_config.jump_bytes == 512ull << 20 && !said, "a jump by share and size");
+	read_with("HEAPWIRE_JUMP", "10%");
+	CHECK(hw_config.jump_percent == 10 && hw_config.jump_bytes == 0 && !said, "a jump by share alone");
+	read_with("HEAPWIRE_JUMP", "off");
+	CHECK(hw_config.jump_percent == 0 && hw_config.jump_bytes == 0 && !said, "no jump");
+	static const char *const jumps_bad[] = {"10%,20%", "1GiB,2GiB", "0%", "%", "10%,,", "1d"};
+	for (size_t i = 0; i < sizeof jumps_bad / sizeof *jumps_bad; i++) {
+		read_with("HEAPWIRE_JUMP", jumps_bad[i]);
+		CHECK(hw_config.jump_percent == 20 && hw_config.jump_bytes == 1ull << 30 && said == 1, "jump %s gives the default",
+		      jumps_bad[i]);
+	}
+	static const struct {
+		const char *value;
+		int number;
+	} signals_ok[] = {{"SIGUSR2", SIGUSR2}, {"usr1", SIGUSR1}, {"40", 40}, {"off", 0}};
+	for (size_t i = 0; i < sizeof signals_ok / sizeof *signals_ok; i++) {
+		read_with("HEAPWIRE_SIGNAL", signals_ok[i].value);
+		CHECK(hw_config.signal == signals_ok[i].number && !said, "signal %s", signals_ok[i].value);
+	}
+	static const char *const signals_bad[] = {"KILL", "9", "SIGFOO", "65", "-1", "10x"};
+	for (size_t i = 0; i < sizeof signals_bad / sizeof *signals_bad; i++) {
+		read_with("HEAPWIRE_SIGNAL", signals_bad[i]);
+		CHECK(hw_config.signal == 0 && said == 1, "signal %s is refused", signals_bad[i]);
+	}
+
 	read_with("HEAPWIRE", "off");
 	CHECK(!hw_config.enabled, "HEAPWIRE=off turns everything off");
 	read_with("HEAPWIRE", "maybe");

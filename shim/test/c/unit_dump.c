@@ -22,6 +22,11 @@ void hw_native_refresh(void) {}
 const char *hw_py_version(void) { return ""; }
 const char *hw_py_frames_state(void) { return "off: test"; }
 int hw_identity_write(int fd) { return write(fd, "{}\n", 3) == 3 ? 0 : errno; }
+static bool giants;
+uint64_t hw_giant_count(void) { return 0; }
+uint64_t hw_giant_lost(void) { return 0; }
+void hw_giant_write(struct hw_out *o, void (*use)(uint64_t)) { (void)o; (void)use; giants = true; }
+bool hw_cgroup_figures(uint64_t *current, uint64_t *max) { *current = *max = 0; return false; }
 bool hw_intern_get(uint32_t id, struct hw_function *f)
 {
 	static const char name[] = "a\tb\nc\\d\re";
@@ -67,7 +72,11 @@ int main(void)
 	CHECK(missed == 0, "a token over the end of a block is found: %d missed", missed);
 
 	memset(used, 0, sizeof used);
-	used[0] = 1ull << 5 | 1ull << 9;
+	use_address(HW_TAG | 5ull << HW_LINE_BITS | 3);
+	use_address(5ull << HW_LINE_BITS);
+	use_address(HW_MARK_CUT);
+	use_address(HW_TAG | 9ull << HW_LINE_BITS);
+	CHECK(used[0] == (1ull << 5 | 1ull << 9), "only tokens of functions are used");
 	fd = text_file("", 0);
 	struct hw_out o;
 	hw_out_begin(&o, fd, buffer, sizeof buffer);
@@ -108,7 +117,7 @@ int main(void)
 	snprintf(hw_config.spool, sizeof hw_config.spool, "%s/a/b", dir);
 	strcpy(hw_identity.folder, "host-1-2");
 	complained = true;
-	CHECK(hw_dump("interval") == ENOSPC && failed == 1 && seq == 0, "the errno of a failed dump comes back");
+	CHECK(hw_dump("interval", "") == ENOSPC && failed == 1 && seq == 0, "the errno of a failed dump comes back");
 	char path[4096];
 	struct stat st;
 	snprintf(path, sizeof path, "%s/host-1-2/.000001.tmp", hw_config.spool);
@@ -120,18 +129,18 @@ int main(void)
 	snprintf(path, sizeof path, "%s/host-1-2/000041.interval.heap", hw_config.spool);
 	close(open(path, O_CREAT | O_WRONLY, 0600));
 	folder[0] = 0;
-	hw_dump("interval");
+	hw_dump("interval", "");
 	CHECK(seq == 41, "a process that was exec'ed over goes on with the folder's sequence: %llu", (unsigned long long)seq);
 	hw_config.spool_is_default = true;
 	chmod(hw_config.spool, 0777);
 	folder[0] = 0;
-	CHECK(hw_dump("interval") == EPERM, "a default spool that others may write to is not taken");
+	CHECK(hw_dump("interval", "") == EPERM, "a default spool that others may write to is not taken");
 	snprintf(path, sizeof path, "%s/link", dir);
 	if (symlink(hw_config.spool, path))
 		abort();
 	strcpy(hw_config.spool, path);
 	folder[0] = 0;
-	CHECK(hw_dump("interval") == ENOTDIR, "nor one that is a link");
+	CHECK(hw_dump("interval", "") == ENOTDIR, "nor one that is a link");
 	snprintf(path, sizeof path, "rm -r %s", dir);
 	return system(path) || checked("dump");
 }

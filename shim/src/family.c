@@ -1,0 +1,82 @@
+/* family.c: the malloc family in front of jemalloc's.
+ *
+ * What the program calls. One comparison, then jemalloc's function by a jump: a request from HEAPWIRE_GIANT on is noted first
+ * (giant.c). jemalloc's own symbols are renamed to je_… in the archive that is linked in (Makefile).
+ *
+ * pvalloc is here because jemalloc has none: glibc's would hand out glibc's memory, which the next free of ours would crash on.
+ */
+#include "shim.h"
+
+#include "giant.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+void *je_malloc(size_t);
+void *je_calloc(size_t, size_t);
+void *je_realloc(void *, size_t);
+int je_posix_memalign(void **, size_t, size_t);
+void *je_aligned_alloc(size_t, size_t);
+void *je_memalign(size_t, size_t);
+void *je_valloc(size_t);
+
+static inline void look(size_t n, const char *call)
+{
+	if (hw_unlikely(n >= hw_giant_bytes))
+		hw_giant_note(n, call);
+}
+
+HW_EXPORT void *malloc(size_t n)
+{
+	look(n, "malloc");
+	return je_malloc(n);
+}
+
+HW_EXPORT void *calloc(size_t n, size_t size)
+{
+	size_t all;
+	look(__builtin_mul_overflow(n, size, &all) ? SIZE_MAX - 1 : all, "calloc");
+	return je_calloc(n, size);
+}
+
+HW_EXPORT void *realloc(void *p, size_t n)
+{
+	look(n, "realloc");
+	return je_realloc(p, n);
+}
+
+HW_EXPORT int posix_memalign(void **p, size_t align, size_t n)
+{
+	look(n, "posix_memalign");
+	return je_posix_memalign(p, align, n);
+}
+
+HW_EXPORT void *aligned_alloc(size_t align, size_t n)
+{
+	look(n, "aligned_alloc");
+	return je_aligned_alloc(align, n);
+}
+
+HW_EXPORT void *memalign(size_t align, size_t n)
+{
+	look(n, "memalign");
+	return je_memalign(align, n);
+}
+
+HW_EXPORT void *valloc(size_t n)
+{
+	look(n, "valloc");
+	return je_valloc(n);
+}
+
+HW_EXPORT void *pvalloc(size_t n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	look(n, "pvalloc");
+	if (n > SIZE_MAX - page + 1) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	size_t whole = (n + page - 1) & ~(page - 1);
+	return je_memalign(page, whole ? whole : page);
+}
