@@ -58,6 +58,9 @@ func (m *Machine) Offset() int64 { return m.in.offset() }
 // maxSlack is how far a memo index may be ahead of the number of puts so far. Both picklers number without gaps.
 const maxSlack = 1 << 10
 
+// maxNumbers is how many numbers the memo may hold.
+const maxNumbers = 1 << 16
+
 // longest is the longest opcode whose length one byte tells: SHORT_BINUNICODE and LONG1 with 255 bytes.
 const longest = 2 + 255
 
@@ -404,6 +407,9 @@ func (m *Machine) put(slot uint32, v *Value) error {
 		return m.fail(ErrLimit, "%d memo slots", mm.puts)
 	}
 	object := mm.object(*v)
+	if mm.numbers > maxNumbers {
+		return m.fail(ErrLimit, "more than %d numbers are memoised", maxNumbers)
+	}
 	if len(mm.objects) > m.limits.Objects {
 		return m.fail(ErrLimit, "more than %d distinct values are memoised", m.limits.Objects)
 	}

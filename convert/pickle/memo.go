@@ -33,6 +33,8 @@ type memo struct {
 	ofRef  [256][]uint32
 	used   int64 // slots that are set
 	puts   int64
+	// numbers are memoised by no pickler, and cost an object each.
+	numbers int
 	// tail is the page of slot number used if it is a narrow one that is not full, as it nearly always is.
 	tail     *[pageSize]uint16
 	tailPage int64
@@ -158,6 +160,7 @@ func (m *memo) object(v Value) uint32 {
 	case Bool:
 		return objectFalse + uint32(v.N&1)
 	}
+	m.numbers++
 	m.objects = append(m.objects, v)
 	return uint32(len(m.objects) - 1)
 }

@@ -13,6 +13,7 @@ type runs struct {
 	entries    []run
 	generation uint32 // entries of another one are void: a slot they read has changed
 	kept       int    // bytes of all entries
+	filled     int    // entries since the table was made
 }
 
 type run struct {
@@ -23,7 +24,8 @@ type run struct {
 }
 
 const (
-	runEntries  = 1 << 14
+	fewRuns     = 1 << 8
+	mostRuns    = 1 << 14
 	longestRun  = 8 << 10 // bytes
 	maxRunBytes = 8 << 20
 )
@@ -62,9 +64,9 @@ func (r *runs) find(raw []byte) (*run, uint64) {
 		sum ^= sum >> 29
 	}
 	if r.entries == nil {
-		r.entries = make([]run, runEntries)
+		r.entries = make([]run, fewRuns)
 	}
-	return &r.entries[sum>>32%runEntries], sum
+	return &r.entries[sum>>32%uint64(len(r.entries))], sum
 }
 
 func (r *runs) holds(e *run, raw []byte, sum uint64) bool {
@@ -72,10 +74,17 @@ func (r *runs) holds(e *run, raw []byte, sum uint64) bool {
 }
 
 func (r *runs) keep(e *run, raw []byte, sum uint64, answer Value) {
-	if r.kept > maxRunBytes {
+	switch {
+	case r.kept > maxRunBytes:
 		clear(r.entries)
-		r.kept = 0
+		r.kept, r.filled = 0, 0
+	case r.filled > len(r.entries) && len(r.entries) < mostRuns:
+		// Begun anew: what is met again comes back.
+		r.entries = make([]run, 4*len(r.entries))
+		r.kept, r.filled = 0, 0
+		e = &r.entries[sum>>32%uint64(len(r.entries))]
 	}
+	r.filled++
 	r.kept += len(raw) - len(e.raw)
 	answer.setSlot(0)
 	*e = run{raw: bytes.Clone(raw), sum: sum, generation: r.generation, answer: answer}

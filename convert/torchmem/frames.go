@@ -23,7 +23,7 @@ var (
 )
 
 func isPlumbing(name, file string) bool {
-	if isPython(name, file) {
+	if isPython(file) {
 		return false
 	}
 	for _, p := range plumbingNames {
@@ -39,24 +39,10 @@ func isPlumbing(name, file string) bool {
 	return false
 }
 
-// nativeSuffixes are those of files that the symbolisers of PyTorch report for C++ frames.
-var nativeSuffixes = []string{".cpp", ".cc", ".c", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".S", ".s", ".so"}
-
-// isPython tells a frame of Python code from one of C++, which has no mark of its own: its file is "??", ":0", empty or a
-// source file of C or C++.
-func isPython(name, file string) bool {
-	if strings.HasSuffix(file, ".py") || strings.HasPrefix(file, "<") && !strings.HasPrefix(file, "<unknown") {
-		return true
-	}
-	if file == "" || file == "??" || strings.HasPrefix(file, ":") || strings.Contains(name, "::") || strings.Contains(name, "(") {
-		return false
-	}
-	for _, s := range nativeSuffixes {
-		if strings.HasSuffix(file, s) {
-			return false
-		}
-	}
-	return !strings.Contains(file, ".so.")
+// isPython tells a frame of Python code from one of C++, which has no mark of its own: the file of a C++ frame is "??", ":0",
+// empty, a source file or an object, and that of a Python frame a module or a name in brackets ("<frozen runpy>").
+func isPython(file string) bool {
+	return strings.HasSuffix(file, ".py") || strings.HasSuffix(file, ".pyx") || strings.HasSuffix(file, ".ipynb") || strings.HasPrefix(file, "<")
 }
 
 // nativeFile is the file of a C++ frame, "" where the symboliser found none.
@@ -103,7 +89,7 @@ func (r *reader) frames(id uint32) []Frame {
 	for _, f := range frames {
 		fr := r.stacks.frames[f]
 		name, file := r.m.Text(int64(fr.name)), r.m.Text(int64(fr.file))
-		python := isPython(name, file)
+		python := isPython(file)
 		if !python {
 			file = nativeFile(file)
 		}

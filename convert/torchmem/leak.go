@@ -192,8 +192,8 @@ func (b *viewBuilder) leak(steps *stepMarks) {
 func (r *reader) isOptimizerState(stack uint32) bool {
 	for _, id := range r.stacks.get(stack) {
 		f := r.stacks.frames[id]
-		name, file := r.m.Text(int64(f.name)), r.m.Text(int64(f.file))
-		if !isPython(name, file) {
+		file := r.m.Text(int64(f.file))
+		if !isPython(file) {
 			continue
 		}
 		file = strings.ReplaceAll(file, `\`, "/")

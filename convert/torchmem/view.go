@@ -200,7 +200,7 @@ func (b *profileBuilder) location(f uint32) *profile.Location {
 	}
 	name, file := b.texts(f)
 	l = b.newLocation()
-	if isPython(name, file) {
+	if isPython(file) {
 		if b.python == nil {
 			b.python = &profile.Mapping{File: stack.PythonMapping, HasFunctions: true, HasFilenames: true, HasLineNumbers: true}
 		}
