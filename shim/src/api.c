@@ -15,5 +15,5 @@ HW_EXPORT int heapwire_dump(void);
 
 HW_EXPORT int heapwire_dump(void)
 {
-	return hw_clock_request(false, 30000);
+	return hw_clock_request(false, 30000, 30000);
 }

@@ -256,23 +256,25 @@ void hw_clock_wake(void)
 	futex_wake(&woken);
 }
 
-int hw_clock_request(bool leaving, unsigned timeout_ms)
+int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms)
 {
 	hw_clock_resume(); /* paused by a fork, and nothing has resumed it yet */
 	if (!atomic_load(&running))
 		return ESRCH;
 	if (leaving)
 		atomic_fetch_add(&exits, 1);
+	hw_dump_expected();
 	uint32_t mine = atomic_fetch_add(&wanted, 1) + 1;
 	hw_clock_wake();
-	uint64_t end = now_ns() + timeout_ms * 1000000ull;
+	uint64_t begin = now_ns(), end = begin + timeout_ms * 1000000ull, allocator_end = begin + allocator_ms * 1000000ull;
 	for (;;) {
 		uint32_t f = atomic_load(&finished);
 		if ((int32_t)(f - mine) >= 0)
 			return atomic_load(&last_result);
 		uint64_t now = now_ns();
-		if (now >= end)
+		bool past = hw_dump_past_allocator();
+		if (now >= end || (!past && now >= allocator_end))
 			return ETIMEDOUT;
-		futex_wait(&finished, f, end - now);
+		futex_wait(&finished, f, (past ? end : min64(end, allocator_end)) - now);
 	}
 }

@@ -6,9 +6,9 @@
 /* Starts the clock thread; once, when the process is known to be a target. */
 void hw_clock_start(void);
 
-/* Asks the clock thread for a dump, the last one if `leaving`, and waits for it, at most timeout_ms. 0, or the errno of what
- * went wrong. Lock-free: callable from anywhere outside the sampling hook. */
-int hw_clock_request(bool leaving, unsigned timeout_ms);
+/* Asks the clock thread for a dump, the last one if `leaving`, and waits for it: at most timeout_ms, and at most allocator_ms
+ * for jemalloc's part of it. 0, or the errno of what went wrong. Lock-free: callable from anywhere outside the sampling hook. */
+int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms);
 
 /* Has the thread look at once. Callable from a signal handler and from inside malloc. */
 void hw_clock_wake(void);

@@ -10,10 +10,10 @@
 
 #include "alloc.h"
 #include "config.h"
-#include "fork.h"
 #include "giant.h"
 #include "identity.h"
 #include "intern.h"
+#include "maps.h"
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
@@ -23,7 +23,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +36,7 @@ static uint64_t last_mono_ns;
 static uint64_t last_dump_ns; /* what the last dump took */
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
+static _Atomic int stage;         /* 1: jemalloc's part of the newest dump is over */
 static _Atomic int open_fd = -1; /* of the dump in the making: a fork copies it */
 
 static char buffer[256 << 10]; /* of the writer and of the scan, in turn */
@@ -63,6 +63,7 @@ void hw_dump_forked(void)
 	seq = 0;
 	failed = 0;
 	last_dump_ns = 0;
+	atomic_store(&stage, 0);
 	hw_dump_begin();
 }
 
@@ -250,88 +251,32 @@ static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t
 	hw_out_char(o, '\n');
 }
 
-/* A name as it may stand in a line: a newline would end it. */
-static void one_line(struct hw_out *o, const char *s)
+static bool one_object(const struct hw_mapping *m, void *arg)
 {
-	for (; *s; s++)
-		hw_out_char(o, *s == '\n' ? '?' : *s);
-}
-
-/* NT_GNU_BUILD_ID from the object's notes in memory (elf.h). Name and descriptor are padded to four bytes. */
-static void build_id(struct hw_out *o, const struct dl_phdr_info *info)
-{
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
-		if (ph->p_type != PT_NOTE || ph->p_memsz > 1 << 20)
-			continue;
-		const char *p = (const char *)(info->dlpi_addr + ph->p_vaddr), *end = p + ph->p_memsz;
-		while ((size_t)(end - p) >= sizeof(ElfW(Nhdr))) {
-			ElfW(Nhdr) n;
-			memcpy(&n, p, sizeof n);
-			size_t name = (n.n_namesz + 3ul) & ~3ul, desc = (n.n_descsz + 3ul) & ~3ul;
-			p += sizeof n;
-			if (name + desc > (size_t)(end - p))
-				break;
-			if (n.n_type == NT_GNU_BUILD_ID && n.n_namesz == 4 && !memcmp(p, "GNU", 4) && n.n_descsz <= 64) {
-				const unsigned char *d = (const unsigned char *)p + name;
-				for (size_t k = 0; k < n.n_descsz; k++) {
-					hw_out_char(o, "0123456789abcdef"[d[k] >> 4]);
-					hw_out_char(o, "0123456789abcdef"[d[k] & 15]);
-				}
-				return;
-			}
-			p += name + desc;
-		}
-	}
+	struct hw_out *o = arg;
+	struct hw_object object;
+	if (m->path[0] != '/' || !hw_maps_object(m, &object))
+		return true;
+	hw_out_hex(o, m->start);
 	hw_out_char(o, '-');
-}
-
-struct objects {
-	struct hw_out *o;
-	const char *executable;
-	bool first;
-};
-
-static int one_object(struct dl_phdr_info *info, size_t size, void *arg)
-{
-	(void)size;
-	struct objects *a = arg;
-	/* The first object is the program, which has no name here. */
-	const char *name = a->first ? a->executable : info->dlpi_name;
-	a->first = false;
-	if (!name || !strchr(name, '/')) /* the vdso has no file */
-		return 0;
-	uintptr_t lo = UINTPTR_MAX, hi = 0;
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		if (info->dlpi_phdr[i].p_type != PT_LOAD)
-			continue;
-		uintptr_t from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, to = from + info->dlpi_phdr[i].p_memsz;
-		lo = from < lo ? from : lo;
-		hi = to > hi ? to : hi;
+	hw_out_hex(o, object.end);
+	hw_out_char(o, ' ');
+	for (unsigned k = 0; k < object.id_len; k++) {
+		hw_out_char(o, "0123456789abcdef"[object.id[k] >> 4]);
+		hw_out_char(o, "0123456789abcdef"[object.id[k] & 15]);
 	}
-	if (lo >= hi)
-		return 0;
-	hw_out_hex(a->o, lo);
-	hw_out_char(a->o, '-');
-	hw_out_hex(a->o, hi);
-	hw_out_char(a->o, ' ');
-	build_id(a->o, info);
-	hw_out_char(a->o, ' ');
-	one_line(a->o, name);
-	hw_out_char(a->o, '\n');
-	return 0;
+	if (!object.id_len)
+		hw_out_char(o, '-');
+	hw_out_char(o, ' ');
+	hw_out_str(o, m->path); /* the kernel writes a newline in it as \012 */
+	hw_out_char(o, '\n');
+	return true;
 }
 
 static void build_ids(struct hw_out *o)
 {
-	static char executable[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", executable, sizeof executable - 1);
-	executable[n > 0 ? n : 0] = 0;
 	hw_out_str(o, "HEAPWIRE_BUILD_IDS: 1\n");
-	struct objects a = {o, executable, true};
-	hw_fork_hold_off();
-	dl_iterate_phdr(one_object, &a);
-	hw_fork_allow();
+	hw_maps_each(one_object, o);
 	hw_out_char(o, '\n');
 }
 
@@ -406,10 +351,10 @@ static void frames(struct hw_out *o)
 static int write_dump(const char *tmp, const char *path, const char *reason, const char *why)
 {
 	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
-	hw_fork_hold_off();
 	hw_native_refresh();
+	atomic_store(&stage, 0);
 	int err = hw_alloc_dump(tmp);
-	hw_fork_allow();
+	atomic_store(&stage, 1);
 	if (err)
 		return err;
 	int fd = open(tmp, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
@@ -482,4 +427,14 @@ int hw_dump(const char *reason, const char *why)
 uint64_t hw_dump_cost_ns(void)
 {
 	return last_dump_ns;
+}
+
+void hw_dump_expected(void)
+{
+	atomic_store(&stage, 0);
+}
+
+bool hw_dump_past_allocator(void)
+{
+	return atomic_load(&stage);
 }

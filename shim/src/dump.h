@@ -7,6 +7,10 @@
  * stderr and counted in the next dump. One caller at a time: the clock thread. */
 int hw_dump(const char *reason, const char *why);
 
+/* Any thread: a dump is about to be asked for. And: has jemalloc, with every lock of its, let go of it? */
+void hw_dump_expected(void);
+bool hw_dump_past_allocator(void);
+
 /* What the last dump took, nanoseconds. */
 uint64_t hw_dump_cost_ns(void);
 

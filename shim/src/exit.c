@@ -25,13 +25,15 @@
 #include <unistd.h>
 
 #define WAIT_MS 10000u
+/* For _exit, which a signal handler may call while its thread is inside malloc: then the dump waits for a lock of ours. */
+#define WAIT_ALLOCATOR_MS 2000u
 
 static _Atomic bool active; /* an exit dump is due */
 static _Atomic bool armed;  /* the callback is registered, or can't be */
 static _Atomic bool asked;  /* the pending call is left */
 static int asked_in;        /* by this process */
 
-static void leave(void)
+static void leave(unsigned allocator_ms)
 {
 	if (!atomic_load(&active) || hw_identity.pid != (int)getpid())
 		return;
@@ -39,19 +41,19 @@ static void leave(void)
 		return;
 	if (atomic_exchange(&active, false)) {
 		int keep = errno;
-		hw_clock_request(true, WAIT_MS);
+		hw_clock_request(true, WAIT_MS, allocator_ms);
 		errno = keep;
 	}
 }
 
 __attribute__((destructor)) static void at_unload(void)
 {
-	leave();
+	leave(WAIT_MS);
 }
 
 HW_EXPORT __attribute__((noreturn)) void _exit(int status)
 {
-	leave();
+	leave(WAIT_ALLOCATOR_MS);
 	for (;;)
 		syscall(SYS_exit_group, status);
 }
@@ -90,7 +92,7 @@ static void *on_exit_callback(void *self, void *args)
 {
 	(void)self;
 	(void)args;
-	leave();
+	leave(WAIT_MS);
 	py.incref(py.none);
 	return py.none;
 }

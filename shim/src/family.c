@@ -42,7 +42,10 @@ HW_EXPORT void *calloc(size_t n, size_t size)
 HW_EXPORT void *realloc(void *p, size_t n)
 {
 	look(n, "realloc");
-	return je_realloc(p, n);
+	void *q = je_realloc(p, n);
+	if (hw_unlikely(!q && n))
+		errno = ENOMEM; /* jemalloc 5.3.0 leaves it as it was */
+	return q;
 }
 
 HW_EXPORT int posix_memalign(void **p, size_t align, size_t n)

@@ -5,6 +5,8 @@
  * be used. It drops the inherited samples (prof.reset) and notes what was live: the parent's dumps name that memory, and a
  * process tree adds up. What it costs is in docs/performance.md.
  *
+ * A fork waits for a dump that is being written: jemalloc's own handler does. No lock is taken here.
+ *
  * vfork and posix_spawn run no handlers and need none.
  */
 #include "fork.h"
@@ -25,18 +27,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-void hw_fork_hold_off(void)
-{
-	pthread_mutex_lock(&mutex);
-}
-
-void hw_fork_allow(void)
-{
-	pthread_mutex_unlock(&mutex);
-}
-
 /* From 3.12 on os.fork() warns in a process with more than one thread, counted by the kernel. A program that has only its
  * main thread shall not get that warning for the clock: it is stopped over the fork, and the interpreter starts it again
  * after the count, at the main thread's next bytecode. In any other thread, or with other threads about, the warning is
@@ -51,12 +41,10 @@ static void prepare(void)
 		hw_clock_pause();
 		paused = true;
 	}
-	hw_fork_hold_off();
 }
 
 static void parent(void)
 {
-	hw_fork_allow();
 	if (paused) {
 		paused = false;
 		if (!hw_exit_call_soon(hw_clock_resume))
@@ -67,7 +55,6 @@ static void parent(void)
 static void child(void)
 {
 	paused = false;
-	hw_fork_allow();
 	hw_sample_forked();
 	hw_identity.pid = (int)getpid();
 	hw_identity.forked = true;

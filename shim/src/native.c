@@ -14,6 +14,9 @@
  */
 #include "native.h"
 
+#include "intern.h"
+#include "maps.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -47,7 +50,7 @@ struct entry {
 static struct entry *cache;
 static _Atomic uint64_t generation; /* of the set of loaded objects; part of the key */
 static uintptr_t self_lo, self_hi, loader_lo, loader_hi;
-static unsigned long long unloaded;
+static uint64_t loaded; /* what code is mapped where, as one number; clock thread */
 
 extern void *__libc_stack_end; /* ld.so: where the main thread's stack began */
 
@@ -557,19 +560,19 @@ const char *hw_native_init(void)
 	return NULL;
 }
 
-static int count_unloaded(struct dl_phdr_info *info, size_t size, void *arg)
+static bool mix_code(const struct hw_mapping *m, void *arg)
 {
-	if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs)
-		*(unsigned long long *)arg = info->dlpi_subs;
-	return 1;
+	uint64_t *h = arg;
+	if (m->executable && m->path[0] == '/')
+		*h = hw_mix(*h ^ m->start, m->inode ^ m->offset << 20);
+	return true;
 }
 
 void hw_native_refresh(void)
 {
-	unsigned long long n = unloaded;
-	dl_iterate_phdr(count_unloaded, &n);
-	if (n != unloaded) {
-		unloaded = n;
+	uint64_t now = 1;
+	hw_maps_each(mix_code, &now);
+	if (loaded && now != loaded)
 		atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
-	}
+	loaded = now;
 }

@@ -15,7 +15,7 @@ struct hw_natwalk {
  * else the reason in words. */
 const char *hw_native_init(void);
 
-/* Outside the hook: forget cached rules if objects were unloaded since the last call. */
+/* Clock thread: forget cached rules if other code is mapped than at the last call. */
 void hw_native_refresh(void);
 
 /* In the hook: walks from the caller's frame outwards, leaving out the shim's and the allocator's own frames at the leaf,

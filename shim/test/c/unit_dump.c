@@ -16,8 +16,6 @@ uint64_t hw_alloc_sample_bytes(void) { return 524288; }
 bool hw_alloc_accum(void) { return false; }
 bool hw_alloc_unbiased(void) { return true; }
 const char *hw_alloc_version(void) { return ""; }
-void hw_fork_hold_off(void) {}
-void hw_fork_allow(void) {}
 void hw_native_refresh(void) {}
 const char *hw_py_version(void) { return ""; }
 const char *hw_py_frames_state(void) { return "off: test"; }

@@ -58,6 +58,11 @@ static void *all(void *arg)
 	errno = 0;
 	p = malloc(huge);
 	WANT(!p && errno == ENOMEM);
+	p = malloc(10);
+	errno = 0;
+	void *q = realloc(p, huge);
+	WANT(!q && errno == ENOMEM);
+	free(p);
 	p = strdup("a copy");
 	WANT(p && !strcmp(p, "a copy"));
 	free(p);
