@@ -335,7 +335,7 @@ func (m *Machine) header() error {
 func (m *Machine) available() (bool, error) {
 	in := &m.in
 	if err := in.fill(longest); err != nil {
-		return false, fmt.Errorf("pickle: byte %d: %w", in.offset(), err)
+		return false, fmt.Errorf("pickle: byte %d: %w", in.base+int64(in.end), err)
 	}
 	have := in.end - in.pos
 	if have == 0 {
@@ -364,7 +364,7 @@ func (m *Machine) sized(lengthBytes int8, limit int, what string) (n int, data [
 	}
 	n = 1 + int(lengthBytes) + int(length)
 	if err := in.fill(n); err != nil {
-		return 0, nil, fmt.Errorf("pickle: byte %d: %w", in.offset(), err)
+		return 0, nil, fmt.Errorf("pickle: byte %d: %w", in.base+int64(in.end), err)
 	}
 	if in.end-in.pos < n {
 		return 0, nil, m.truncated()

@@ -86,5 +86,5 @@ type Visitor interface {
 // Step is one container on the way from the whole to a value.
 type Step struct {
 	Key   int64 // number of the key's text in a dict, -1 in a list
-	Index int64 // position in a list
+	Index int64 // position in a list; in the part at hand, if the visitor gave the list a meaning
 }

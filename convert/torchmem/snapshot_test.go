@@ -366,7 +366,7 @@ func TestCutAnywhere(t *testing.T) {
 		step := 23
 		readable := 0
 		for cut := 0; cut < len(data); cut++ {
-			if cut > 3000 && cut < len(data)-3000 && cut%step != 0 {
+			if cut > 1000 && cut < len(data)-1000 && cut%step != 0 {
 				continue
 			}
 			s, err := torchmem.Read(bytes.NewReader(data[:cut]), torchmem.Options{Name: "cut.pickle"})
@@ -401,7 +401,7 @@ func TestCutAnywhere(t *testing.T) {
 				}
 			}
 		}
-		if readable < 3000 {
+		if readable < 1000 {
 			t.Errorf("only %d cuts are readable", readable)
 		}
 	}
