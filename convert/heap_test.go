@@ -93,6 +93,8 @@ func TestGiants(t *testing.T) {
 			{Time: 1, TID: 9, Bytes: 962174058496, Call: "malloc", Thread: "listener", Frames: frames},
 			{Time: 2, TID: 9, Bytes: 1 << 30, Call: "calloc", Frames: []uint64{lib + 0x11, lib + 0x4101}},
 			{Time: 3, TID: 9, Bytes: 1 << 31, Call: "realloc"},
+			{Bytes: 7, Call: "malloc", Frames: frames[:3]}, // equal ones of which nothing is known stay two
+			{Bytes: 7, Call: "malloc", Frames: frames[:3]},
 		},
 		Functions: []dumpgen.Function{{ID: 1, Name: "read_message", File: "/srv/server.py", Line: 41}, {ID: 2, Name: "serve", File: "/srv/server.py", Line: 60}},
 	}
@@ -116,7 +118,8 @@ func TestGiants(t *testing.T) {
 	}
 	python := "read_message server.py:44;serve server.py:61; request of 896.1 GiB by malloc in thread 'listener' at read_message server.py:44 < serve server.py:61\n"
 	rest := "onlygiants.so!0x100; request of 1.0 GiB by calloc in thread 9 at onlygiants.so!0x100\n" +
-		"[no stack]; request of 2.0 GiB by realloc in thread 9 at [no stack]\n"
+		"[no stack]; request of 2.0 GiB by realloc in thread 9 at [no stack]\n" +
+		strings.Repeat("libpython3.12.so.1.0!0x100; request of 7 B by malloc in thread 0 at libpython3.12.so.1.0!0x100\n", 2)
 	one := "libpython3.12.so.1.0!0x100;" + python
 	if got, want := render(h), one+one+rest; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
