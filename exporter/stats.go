@@ -25,16 +25,17 @@ type Stats struct {
 
 // SinkStats counts what one sink has done.
 type SinkStats struct {
-	Name      string
-	Accepted  int   // dumps
-	Events    int   // ends of processes accepted
-	GivenUp   int   // dumps, and events
-	Refused   int   // those among them that the sink refused for good; the others were overdue or unreadable
-	Retries   int   // attempts after the first
-	Bytes     int64 // size in the spool of the dumps accepted
-	Waiting   int   // in the sink's queue
-	Down      bool  // the last attempt failed
-	LastError error // of the last attempt that failed
+	Name       string
+	EventsOnly bool  // takes no dumps
+	Accepted   int   // dumps
+	Events     int   // ends of processes accepted
+	GivenUp    int   // dumps, and events
+	Refused    int   // those among them that the sink refused for good; the others were overdue or unreadable
+	Retries    int   // attempts after the first
+	Bytes      int64 // size in the spool of the dumps accepted
+	Waiting    int   // in the sink's queue
+	Down       bool  // the last attempt failed
+	LastError  error // of the last attempt that failed
 }
 
 // Stats gives the figures as they are now.

@@ -55,7 +55,7 @@ type closer interface {
 func newWorker(p *Pipeline, s sink.Sink, events sink.EventSink) *worker {
 	w := &worker{p: p, sink: s, events: events, ended: make(chan struct{}), arrived: make(chan struct{}, 1), strikes: map[*entry]strike{}}
 	w.name = w.any().Name()
-	w.stats.Name = w.name
+	w.stats.Name, w.stats.EventsOnly = w.name, s == nil
 	w.waits = backoff.NewExponentialBackOff()
 	w.waits.InitialInterval, w.waits.MaxInterval = p.cfg.Retry.Initial, p.cfg.Retry.Max
 	w.waits.Reset()

@@ -59,6 +59,9 @@ type Config struct {
 	// Encoding is how strings of resource attributes are written.
 	Encoding convert.Encoding
 
+	// MaxBytes is the largest request, before compression; the standard's 64 MiB.
+	MaxBytes int
+
 	// Version is heapwire's own, for the User-Agent and the instrumentation scope.
 	Version string
 
@@ -66,14 +69,35 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// ConfigFromEnv reads the standard variables through getenv. The sink is enabled when an endpoint is set and
-// OTEL_SDK_DISABLED is not "true". A variable for profiles (OTEL_EXPORTER_OTLP_PROFILES_X) beats the general one
-// (OTEL_EXPORTER_OTLP_X); an empty one counts as unset. All faults are reported, each with its variable's name.
+// Signal is what a sink sends.
+type Signal string
+
+const (
+	Profiles Signal = "PROFILES"
+	Logs     Signal = "LOGS"
+	Metrics  Signal = "METRICS"
+)
+
+// ConfigFromEnv is ConfigFor(Profiles, getenv).
 func ConfigFromEnv(getenv func(string) string) (cfg Config, enabled bool, err error) {
+	return ConfigFor(Profiles, getenv)
+}
+
+// ConfigFor reads the standard variables through getenv. The sink is enabled when an endpoint is set, OTEL_SDK_DISABLED is
+// not "true" and OTEL_<SIGNAL>_EXPORTER names nothing but otlp. A variable for the signal (OTEL_EXPORTER_OTLP_LOGS_X)
+// beats the general one (OTEL_EXPORTER_OTLP_X); an empty one counts as unset. All faults are reported, each with its
+// variable's name.
+func ConfigFor(signal Signal, getenv func(string) string) (cfg Config, enabled bool, err error) {
 	if strings.EqualFold(strings.TrimSpace(getenv("OTEL_SDK_DISABLED")), "true") {
 		return Config{}, false, nil
 	}
-	e := env{getenv: getenv}
+	if named := strings.TrimSpace(getenv("OTEL_" + string(signal) + "_EXPORTER")); named != "" {
+		all := strings.Split(named, ",")
+		if !slices.ContainsFunc(all, func(one string) bool { return strings.TrimSpace(one) == "otlp" }) {
+			return Config{}, false, nil
+		}
+	}
+	e := env{signal: signal, getenv: getenv}
 	endpoint, name := e.get("ENDPOINT")
 	if endpoint == "" {
 		return Config{}, false, nil
@@ -97,7 +121,7 @@ func ConfigFromEnv(getenv func(string) string) (cfg Config, enabled bool, err er
 		if err != nil {
 			e.fail(name, endpoint, err)
 		} else if general {
-			cfg.Endpoint = u.JoinPath(convert.HTTPPath).String()
+			cfg.Endpoint = u.JoinPath(wires[signal].path).String()
 		}
 	}
 	if v, name := e.get("HEADERS"); v != "" {
@@ -142,13 +166,14 @@ func ConfigFromEnv(getenv func(string) string) (cfg Config, enabled bool, err er
 const prefix = "OTEL_EXPORTER_OTLP_"
 
 type env struct {
+	signal Signal
 	getenv func(string) string
 	errs   []error
 }
 
 // get gives the value of a setting and the name of the variable it is from.
 func (e *env) get(setting string) (value, name string) {
-	for _, name := range []string{prefix + "PROFILES_" + setting, prefix + setting} {
+	for _, name := range []string{prefix + string(e.signal) + "_" + setting, prefix + setting} {
 		if v := strings.TrimSpace(e.getenv(name)); v != "" {
 			return v, name
 		}

@@ -23,12 +23,13 @@ import (
 )
 
 type grpcTransport struct {
+	wire     wire
 	conn     *grpc.ClientConn
 	metadata metadata.MD
 	options  []grpc.CallOption
 }
 
-func newGRPC(cfg Config, tlsConfig *tls.Config) (*grpcTransport, error) {
+func newGRPC(cfg Config, w wire, tlsConfig *tls.Config) (*grpcTransport, error) {
 	target, plain, err := grpcTarget(cfg.Endpoint, cfg.Insecure)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", cfg.Endpoint, err)
@@ -45,11 +46,13 @@ func newGRPC(cfg Config, tlsConfig *tls.Config) (*grpcTransport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", cfg.Endpoint, err)
 	}
-	t := &grpcTransport{conn: conn, metadata: metadata.MD{}, options: []grpc.CallOption{grpc.ForceCodec(rawCodec{})}}
+	t := &grpcTransport{wire: w, conn: conn, metadata: metadata.MD{}, options: []grpc.CallOption{grpc.ForceCodec(rawCodec{})}}
 	for _, k := range cfg.headerNames() {
 		t.metadata.Set(strings.ToLower(k), cfg.Headers[k])
 	}
-	t.metadata.Set(convert.VersionHeader, convert.Version)
+	if w.versioned {
+		t.metadata.Set(convert.VersionHeader, convert.Version)
+	}
 	if cfg.Compression == "gzip" {
 		t.options = append(t.options, grpc.UseCompressor(gzip.Name))
 	}
@@ -63,13 +66,13 @@ func (t *grpcTransport) close() error {
 	return nil
 }
 
-func (t *grpcTransport) send(ctx context.Context, body []byte) (convert.Response, error) {
-	var answer []byte
-	err := t.conn.Invoke(metadata.NewOutgoingContext(ctx, t.metadata), convert.GRPCMethod, body, &answer, t.options...)
+func (t *grpcTransport) send(ctx context.Context, body []byte) (answer, error) {
+	var text []byte
+	err := t.conn.Invoke(metadata.NewOutgoingContext(ctx, t.metadata), t.wire.method, body, &text, t.options...)
 	if err != nil {
-		return convert.Response{}, classify(err)
+		return answer{}, classify(err)
 	}
-	r, err := convert.ParseResponse(answer, false)
+	r, err := t.wire.parse(text, false)
 	return r, sink.Permanent(err)
 }
 

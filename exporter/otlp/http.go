@@ -34,13 +34,14 @@ const (
 
 type httpTransport struct {
 	cfg         Config
+	wire        wire
 	url         string
 	contentType string
 	client      *http.Client
 	now         func() time.Time
 }
 
-func newHTTP(cfg Config, tlsConfig *tls.Config) (*httpTransport, error) {
+func newHTTP(cfg Config, w wire, tlsConfig *tls.Config) (*httpTransport, error) {
 	u, err := httpURL(cfg.Endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", cfg.Endpoint, err)
@@ -49,6 +50,7 @@ func newHTTP(cfg Config, tlsConfig *tls.Config) (*httpTransport, error) {
 	t.TLSClientConfig = tlsConfig
 	h := &httpTransport{
 		cfg:         cfg,
+		wire:        w,
 		url:         u.String(),
 		contentType: typeProtobuf,
 		now:         time.Now,
@@ -69,32 +71,32 @@ func (h *httpTransport) close() error {
 	return nil
 }
 
-func (h *httpTransport) send(ctx context.Context, body []byte) (convert.Response, error) {
+func (h *httpTransport) send(ctx context.Context, body []byte) (answer, error) {
 	req, err := h.request(ctx, body)
 	if err != nil {
-		return convert.Response{}, sink.Permanent(err)
+		return answer{}, sink.Permanent(err)
 	}
 	resp, err := h.client.Do(req)
 	if err != nil {
 		if u := (*url.Error)(nil); errors.As(err, &u) {
 			err = u.Err // the caller names the endpoint
 		}
-		return convert.Response{}, err
+		return answer{}, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes))
 	if err != nil {
-		return convert.Response{}, fmt.Errorf("reading the answer (%s): %w", resp.Status, err)
+		return answer{}, fmt.Errorf("reading the answer (%s): %w", resp.Status, err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
-		return parseAnswer(resp.Header.Get("Content-Type"), answer)
+		return parseAnswer(h.wire, resp.Header.Get("Content-Type"), text)
 	}
-	err = fmt.Errorf("%s: %s", resp.Status, statusMessage(resp.Header.Get("Content-Type"), answer))
+	err = fmt.Errorf("%s: %s", resp.Status, statusMessage(resp.Header.Get("Content-Type"), text))
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return convert.Response{}, retryAfter(parseRetryAfter(resp.Header.Get("Retry-After"), h.now()), err)
+		return answer{}, retryAfter(parseRetryAfter(resp.Header.Get("Retry-After"), h.now()), err)
 	}
-	return convert.Response{}, sink.Permanent(err)
+	return answer{}, sink.Permanent(err)
 }
 
 func (h *httpTransport) request(ctx context.Context, body []byte) (*http.Request, error) {
@@ -122,7 +124,9 @@ func (h *httpTransport) request(ctx context.Context, body []byte) (*http.Request
 		req.Header.Set(k, h.cfg.Headers[k])
 	}
 	req.Header.Set("Content-Type", h.contentType)
-	req.Header.Set(convert.VersionHeader, convert.Version)
+	if h.wire.versioned {
+		req.Header.Set(convert.VersionHeader, convert.Version)
+	}
 	if encoding != "" {
 		req.Header.Set("Content-Encoding", encoding)
 	}
@@ -131,22 +135,22 @@ func (h *httpTransport) request(ctx context.Context, body []byte) (*http.Request
 
 // parseAnswer reads the body of a 2xx. An empty one is a full success; a page of something that is no OTLP receiver, a
 // login form perhaps, is not.
-func parseAnswer(contentType string, body []byte) (convert.Response, error) {
+func parseAnswer(w wire, contentType string, body []byte) (answer, error) {
 	if len(body) == 0 {
-		return convert.Response{}, nil
+		return answer{}, nil
 	}
 	mediaType, _, _ := mime.ParseMediaType(contentType)
-	var answer convert.Response
+	var got answer
 	var err error
 	switch mediaType {
 	case typeProtobuf, "application/protobuf":
-		answer, err = convert.ParseResponse(body, false)
+		got, err = w.parse(body, false)
 	case typeJSON:
-		answer, err = convert.ParseResponse(body, true)
+		got, err = w.parse(body, true)
 	default:
 		err = fmt.Errorf("the answer is no OTLP: content type %q, %s", contentType, quote(body))
 	}
-	return answer, sink.Permanent(err)
+	return got, sink.Permanent(err)
 }
 
 // statusMessage gives the message of a google.rpc.Status, which OTLP wants as the body of an error, or else the body.

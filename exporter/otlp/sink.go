@@ -11,28 +11,31 @@ import (
 	"os"
 	"time"
 
+	"github.com/google/pprof/profile"
+
 	convert "github.com/heapwire/heapwire/convert/otlp"
 	"github.com/heapwire/heapwire/exporter/sink"
 )
 
-// Sink sends profiles to one OTLP receiver.
-type Sink struct {
+// client sends encoded requests of one signal to one receiver.
+type client struct {
 	cfg       Config
 	transport transport
 }
 
-var _ sink.Sink = (*Sink)(nil)
-
 // transport carries an encoded request. Its errors are those that Export promises.
 type transport interface {
-	send(ctx context.Context, body []byte) (convert.Response, error)
+	send(ctx context.Context, body []byte) (answer, error)
 	close() error
 }
 
-// New makes a sink. It reads the certificate files; it does not connect.
-func New(cfg Config) (*Sink, error) {
+// open makes a client. It reads the certificate files; it does not connect.
+func open(cfg Config, w wire) (*client, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.MaxBytes <= 0 {
+		cfg.MaxBytes = convert.MaxRequestBytes
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -46,19 +49,61 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("otlp: %w", err)
 	}
-	s := &Sink{cfg: cfg}
+	c := &client{cfg: cfg}
 	switch cfg.Protocol {
 	case GRPC:
-		s.transport, err = newGRPC(cfg, tlsConfig)
+		c.transport, err = newGRPC(cfg, w, tlsConfig)
 	case "", HTTPProtobuf, HTTPJSON:
-		s.transport, err = newHTTP(cfg, tlsConfig)
+		c.transport, err = newHTTP(cfg, w, tlsConfig)
 	default:
 		err = fmt.Errorf("protocol %q: want %s, %s or %s", cfg.Protocol, GRPC, HTTPProtobuf, HTTPJSON)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("otlp: %w", err)
 	}
-	return s, nil
+	return c, nil
+}
+
+// send delivers one request and reads the answer: a part that was rejected is an error, and must not be sent again.
+func (c *client) send(ctx context.Context, body []byte, of, what string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	got, err := c.transport.send(ctx, body)
+	switch {
+	case err != nil:
+		return err
+	case got.rejected > 0:
+		return sink.Permanent(fmt.Errorf("the receiver rejected %d %s of it: %s", got.rejected, what, got.message))
+	case got.message != "":
+		c.cfg.Logger.WarnContext(ctx, "the OTLP receiver accepted a request with a warning", "endpoint", c.cfg.Endpoint, "of", of, "message", got.message)
+	}
+	return nil
+}
+
+// Destination is the endpoint.
+func (c *client) Destination() string { return c.cfg.Endpoint }
+
+// Close drops the connections.
+func (c *client) Close(context.Context) error { return c.transport.close() }
+
+// Sink sends profiles to one OTLP receiver.
+type Sink struct {
+	*client
+	progress sink.Progress
+}
+
+var (
+	_ sink.Sink      = (*Sink)(nil)
+	_ sink.Addressed = (*Sink)(nil)
+)
+
+// New makes a sink for profiles.
+func New(cfg Config) (*Sink, error) {
+	c, err := open(cfg, wires[Profiles])
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{client: c}, nil
 }
 
 func tlsConfig(cfg Config) (*tls.Config, error) {
@@ -103,55 +148,78 @@ func Options(it *sink.Item, version string) convert.Options {
 	}
 }
 
-// Export sends one item. An item without a value but 0 is accepted without a request: receivers drop those.
+// Export sends one item, in several requests if one would be above what OTLP allows: each has a part of the samples, and
+// an id of its own. After an error that may be retried the next Export of the item goes on where this one stopped. An item
+// without a value but 0 is accepted without a request: receivers drop those.
 func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
-	body, err := s.encode(it)
+	bodies, err := s.split(it, it.Profile, it.ProfileID)
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
-	if body == nil {
-		return nil
+	for i := s.progress.Done(it.ProfileID); i < len(bodies); i++ {
+		if err := s.send(ctx, bodies[i], it.Process+"/"+it.Base, "profiles"); err != nil {
+			if sink.IsPermanent(err) {
+				s.progress.Forget(it.ProfileID)
+			} else {
+				s.progress.Keep(it.ProfileID, i)
+			}
+			if len(bodies) > 1 {
+				err = fmt.Errorf("part %d of %d: %w", i+1, len(bodies), err)
+			}
+			return s.fail(it, err)
+		}
 	}
-	if len(body) > convert.MaxRequestBytes {
-		return s.fail(it, sink.Permanent(fmt.Errorf(
-			"the request of %d bytes is above the %d that OTLP allows; a higher HEAPWIRE_SAMPLE_BYTES gives fewer stacks",
-			len(body), convert.MaxRequestBytes)))
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	answer, err := s.transport.send(ctx, body)
-	if err != nil {
-		return s.fail(it, err)
-	}
-	switch {
-	case answer.Rejected > 0:
-		// OTLP: a partial success must not be sent again.
-		return s.fail(it, sink.Permanent(fmt.Errorf("the receiver rejected %d profiles of it: %s", answer.Rejected, answer.Message)))
-	case answer.Message != "":
-		s.cfg.Logger.WarnContext(ctx, "the OTLP receiver accepted a profile with a warning",
-			"process", it.Process, "dump", it.Base, "message", answer.Message)
-	}
+	s.progress.Forget(it.ProfileID)
 	return nil
 }
 
-func (s *Sink) encode(it *sink.Item) ([]byte, error) {
-	opts := Options(it, s.cfg.Version)
-	if s.cfg.Protocol != HTTPJSON {
-		return convert.Encode(it.Profile, opts, s.cfg.Encoding)
+// split encodes a profile as one request, or as several with parts of its samples, whose sum it is.
+func (s *Sink) split(it *sink.Item, p *profile.Profile, id [16]byte) ([][]byte, error) {
+	body, err := s.encode(it, p, id)
+	if err != nil || body == nil {
+		return nil, err
 	}
-	pd, err := convert.Build(it.Profile, opts)
+	if len(body) <= s.cfg.MaxBytes {
+		return [][]byte{body}, nil
+	}
+	if len(p.Sample) < 2 {
+		return nil, fmt.Errorf("one stack alone takes %d bytes, OTLP allows %d in a request", len(body), s.cfg.MaxBytes)
+	}
+	pieces := len(body)/s.cfg.MaxBytes + 1
+	size := max(len(p.Sample)/pieces, 1)
+	var bodies [][]byte
+	for from := 0; from < len(p.Sample); from += size {
+		part := &profile.Profile{
+			SampleType: p.SampleType, DefaultSampleType: p.DefaultSampleType, PeriodType: p.PeriodType, Period: p.Period,
+			Sample: p.Sample[from:min(from+size, len(p.Sample))], Mapping: p.Mapping, Location: p.Location, Function: p.Function,
+			TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos, Comments: p.Comments, DocURL: p.DocURL,
+			DropFrames: p.DropFrames, KeepFrames: p.KeepFrames,
+		}
+		more, err := s.split(it, part, sink.PartID(id, from))
+		if err != nil {
+			return nil, err
+		}
+		bodies = append(bodies, more...)
+	}
+	return bodies, nil
+}
+
+func (s *Sink) encode(it *sink.Item, p *profile.Profile, id [16]byte) ([]byte, error) {
+	opts := Options(it, s.cfg.Version)
+	opts.ProfileID = id
+	if s.cfg.Protocol != HTTPJSON {
+		return convert.Encode(p, opts, s.cfg.Encoding)
+	}
+	pd, err := convert.Build(p, opts)
 	if err != nil || convert.Empty(pd) {
 		return nil, err
 	}
 	return convert.MarshalJSON(pd)
 }
 
-func (s *Sink) fail(it *sink.Item, err error) error {
-	return fmt.Errorf("sending %s/%s to %s: %w", it.Process, it.Base, s.cfg.Endpoint, err)
+func (c *client) fail(it *sink.Item, err error) error {
+	return fmt.Errorf("sending %s/%s to %s: %w", it.Process, it.Base, c.cfg.Endpoint, err)
 }
-
-// Close drops the connections.
-func (s *Sink) Close(context.Context) error { return s.transport.close() }
 
 // retryAfter marks err as one that may be tried again after delay; 0 leaves the delay to the pipeline.
 func retryAfter(delay time.Duration, err error) error {

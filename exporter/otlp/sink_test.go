@@ -217,16 +217,68 @@ func TestReceiverStillDropsRequestsWithoutSamples(t *testing.T) {
 	}
 }
 
-func TestRequestAboveTheLimitIsRefusedHere(t *testing.T) {
+func TestAStackAboveTheLimitIsRefusedHere(t *testing.T) {
 	p := profiletest.New(profiletest.Inuse...)
 	f := p.Func(strings.Repeat("x", convert.MaxRequestBytes), "", "f.py", 1)
 	p.Add([]int64{1, 1}, p.Python(f, 1))
 	for _, protocol := range []string{otlp.HTTPProtobuf, otlp.GRPC} {
 		s := open(t, otlp.Config{Endpoint: "http://127.0.0.1:1", Protocol: protocol})
 		err := s.Export(t.Context(), item(p.Profile))
-		if !sink.IsPermanent(err) || !strings.Contains(err.Error(), "above the 67108864") || !strings.Contains(err.Error(), "node7-4242-8123456/000003.interval") {
+		if !sink.IsPermanent(err) || !strings.Contains(err.Error(), "OTLP allows 67108864") || !strings.Contains(err.Error(), "node7-4242-8123456/000003.interval") {
 			t.Errorf("%s: %v", protocol, cut(err))
 		}
+	}
+}
+
+func TestARequestAboveTheLimitIsSplit(t *testing.T) {
+	p := profiletest.Generate(profiletest.Shape{Stacks: 500, Depth: 25, Functions: 400, Types: 4, Seed: 7})
+	const limit = 30000
+	for name := range ways(&otlptest.Receiver{}) {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, otlptest.Options{})
+			cfg := ways(r)[name]
+			cfg.MaxBytes = limit
+			// The second request fails once: the first must not be sent again.
+			sent := 0
+			r2 := start(t, otlptest.Options{Consume: func(context.Context, pprofile.Profiles) error {
+				if sent++; sent == 2 {
+					return errors.New("not now")
+				}
+				return nil
+			}})
+			cfg2 := ways(r2)[name]
+			cfg2.MaxBytes = limit
+			if err := open(t, cfg).Export(t.Context(), item(p)); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, cfg2)
+			if err := s.Export(t.Context(), item(p)); err == nil || sink.IsPermanent(err) || !strings.Contains(err.Error(), "part 2 of") {
+				t.Fatalf("error %v", err)
+			}
+			if err := s.Export(t.Context(), item(p)); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []*otlptest.Receiver{r, r2} {
+				received := r.Received()
+				if len(received) < 3 {
+					t.Fatalf("%d requests", len(received))
+				}
+				ids := map[pprofile.ProfileID]bool{}
+				for _, pd := range received {
+					ids[firstID(pd)] = true
+				}
+				if len(ids) != len(received) || !ids[item(nil).ProfileID] {
+					t.Errorf("%d requests with %d ids", len(received), len(ids))
+				}
+				got, err := otlptest.Stacks(received...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := otlptest.PprofStacks(p); !maps.Equal(got.Sum(), want.Sum()) || len(got) != len(want) {
+					t.Errorf("sum of the parts %v in %d stacks, want %v in %d", got.Sum(), len(got), want.Sum(), len(want))
+				}
+			}
+		})
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,19 +30,14 @@ type Sink struct {
 	shown  string // url without a password, for messages
 	client *http.Client
 
-	mu      sync.Mutex
-	pending []progress // oldest first
+	// progress: the server does not recognise a repeat of a part, and would add it.
+	progress sink.Progress
 }
 
-var _ sink.Sink = (*Sink)(nil)
-
-// progress remembers which parts of a split profile the server has: it does not recognise a repeat, and would add it.
-type progress struct {
-	id    [16]byte
-	parts int
-}
-
-const maxPending = 64
+var (
+	_ sink.Sink      = (*Sink)(nil)
+	_ sink.Addressed = (*Sink)(nil)
+)
 
 // New makes a sink. It does not connect.
 func New(cfg Config) (*Sink, error) {
@@ -85,6 +79,9 @@ func New(cfg Config) (*Sink, error) {
 // Name is "pyroscope".
 func (s *Sink) Name() string { return "pyroscope" }
 
+// Destination is the server, with its tenant.
+func (s *Sink) Destination() string { return s.url + " " + s.cfg.TenantID }
+
 // Close drops idle connections.
 func (s *Sink) Close(context.Context) error {
 	s.client.CloseIdleConnections()
@@ -114,12 +111,12 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
-	for i := s.done(it.ProfileID); i < len(parts); i++ {
+	for i := s.progress.Done(it.ProfileID); i < len(parts); i++ {
 		if err := s.push(ctx, ls, parts[i]); err != nil {
 			if sink.IsPermanent(err) {
-				s.remember(it.ProfileID, 0)
+				s.progress.Forget(it.ProfileID)
 			} else {
-				s.remember(it.ProfileID, i)
+				s.progress.Keep(it.ProfileID, i)
 			}
 			if len(parts) > 1 {
 				err = fmt.Errorf("part %d of %d: %w", i+1, len(parts), err)
@@ -127,43 +124,12 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 			return s.fail(it, err)
 		}
 	}
-	s.remember(it.ProfileID, 0)
+	s.progress.Forget(it.ProfileID)
 	return nil
 }
 
 func (s *Sink) fail(it *sink.Item, err error) error {
 	return fmt.Errorf("pushing %s/%s to %s: %w", it.Process, it.Base, s.shown, err)
-}
-
-func (s *Sink) done(id [16]byte) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pending {
-		if p.id == id {
-			return p.parts
-		}
-	}
-	return 0
-}
-
-// remember keeps how many parts of an item the server has; 0 forgets the item.
-func (s *Sink) remember(id [16]byte, parts int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kept := s.pending[:0]
-	for _, p := range s.pending {
-		if p.id != id {
-			kept = append(kept, p)
-		}
-	}
-	s.pending = kept
-	if parts == 0 || id == ([16]byte{}) {
-		return
-	}
-	if len(s.pending) == maxPending {
-		s.pending = append(s.pending[:0], s.pending[1:]...)
-	}
-	s.pending = append(s.pending, progress{id, parts})
 }
 
 // push sends one request. What may have been accepted is never worth a retry, because the server would add it up twice.

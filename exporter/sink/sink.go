@@ -105,3 +105,15 @@ func ProfileID(host string, pid int, startTicks, seq uint64, kind, view string) 
 	copy(id[:], h.Sum(nil))
 	return id
 }
+
+// PartID derives the id of a part of a profile, the one that begins with its nth sample; part 0 has the profile's own.
+func PartID(id [16]byte, n int) [16]byte {
+	if n == 0 {
+		return id
+	}
+	h := sha256.New()
+	h.Write(id[:])
+	_ = binary.Write(h, binary.BigEndian, uint64(n))
+	copy(id[:], h.Sum(nil))
+	return id
+}

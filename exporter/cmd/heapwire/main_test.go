@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
+	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
 	"github.com/heapwire/heapwire/exporter/run"
 )
 
@@ -129,6 +131,7 @@ func dump(t *testing.T, leaked uint64) []byte {
 // the dumps 1.heap, 2.heap, …; the dump with this number is the last to be written.
 const spoolJob = `
 set -e
+umask 077
 host=$(uname -n | cut -c1-64 | sed 's/[^A-Za-z0-9._]/_/g')
 start=$(sed 's/.*) //' /proc/$$/stat | cut -d' ' -f20)
 folder=$HEAPWIRE_SPOOL/$host-$$-$start
@@ -204,6 +207,31 @@ func TestRunDeliversTheLastWordsOfAKilledJob(t *testing.T) {
 	}
 }
 
+func TestRunTellsTheCollectorOfAKilledJob(t *testing.T) {
+	t.Parallel()
+	r, err := otlptest.Start(t.Context(), otlptest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Shutdown(context.Background())
+	c := jobCall(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+r.HTTP)
+	status := c.do(t, "run", "--", "sh", "-c", spoolJob+`put 1 interval; put 2 interval; kill -KILL $$`)
+	if status != 128+9 || len(r.Received()) != 2 || len(r.Metrics()) != 2 || len(r.Logs()) != 1 {
+		t.Fatalf("status %d, %d profiles, %d metrics, %d logs\n%s", status, len(r.Received()), len(r.Metrics()), len(r.Logs()), &c.stderr)
+	}
+	got := r.Logs()[0].ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().At(0).Attributes().AsRaw()
+	id := r.Received()[1].ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles().At(0).ProfileID()
+	if got["heapwire.exit.signal.name"] != "SIGKILL" || got["heapwire.last.seq"] != int64(2) || got["profile_id"] != fmt.Sprintf("%x", id[:]) {
+		t.Errorf("attributes %v", got)
+	}
+	c.says(t, "otlp: 2 delivered", "otlp-metrics: 2 delivered", "otlp-logs: 1 event delivered")
+
+	status = c.do(t, "run", "--", "sh", "-c", spoolJob+`put 1 interval; exit 3`)
+	if status != 3 || len(r.Received()) != 3 || len(r.Logs()) != 1 {
+		t.Errorf("a job that exits without a last dump: status %d, %d profiles, %d logs\n%s", status, len(r.Received()), len(r.Logs()), &c.stderr)
+	}
+}
+
 func TestRunSetsAsideWhatIsNoDump(t *testing.T) {
 	t.Parallel()
 	c := jobCall(t)
@@ -238,7 +266,7 @@ func TestRunKeepsTheExitStatusWhenASinkIsDown(t *testing.T) {
 	if found, _ := filepath.Glob(filepath.Join(c.dir, "tmp", "*", "*", "*.heap")); len(found) != 2 {
 		t.Errorf("left: %v", found)
 	}
-	if n := strings.Count(c.stderr.String(), "connection refused"); n != 1 {
+	if n := strings.Count(c.stderr.String(), "connection refused"); n != 2 { // once a sink: profiles and metrics
 		t.Errorf("told %d times:\n%s", n, &c.stderr)
 	}
 }

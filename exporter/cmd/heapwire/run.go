@@ -183,9 +183,13 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 		// A faulty variable is no reason to keep a job from running.
 		log.Warn(oneLine(err.Error()))
 	}
+	figures, events, err := f.sinks.openSignals(log)
+	if err != nil {
+		log.Warn(oneLine(err.Error()))
+	}
 	symbols := &symbol.Resolver{}
 	pipeline, err := exporter.New(exporter.Config{
-		Spool: place.spool, Sinks: orNone(sinks), Keep: f.keep, Logger: log,
+		Spool: place.spool, Sinks: orNone(append(sinks, figures...)), Events: events, Keep: f.keep, Logger: log,
 		Convert: func(r io.Reader, name string) (*convert.Heap, error) {
 			return convert.HeapDump(r, convert.Options{Name: name, Symbols: symbols})
 		},
@@ -206,8 +210,12 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 		}
 		return &statusError{status: status, err: errors.Join(err, place.remove())}
 	}
+	if start, err := spool.StartTicks(job.PID()); err == nil {
+		pipeline.Expect(job.PID(), start)
+	}
 	pipeline.Start()
 	status, by := job.Wait()
+	pipeline.Ended(job.PID(), int(by))
 	report := report{command: command, status: status, signal: by, took: time.Since(began), out: out, verbose: f.verbose}
 	f.finish(cmd, job, pipeline, place, &report)
 	return &statusError{status: status}

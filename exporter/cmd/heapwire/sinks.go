@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -76,4 +77,31 @@ func (f *sinkFlags) open(log *slog.Logger) (sinks []sink.Sink, out string, err e
 		})
 	}
 	return sinks, out, errors.Join(errs...)
+}
+
+// openSignals makes the sinks for what goes beside the profiles: the figures of dumps, and the ends of processes.
+func (f *sinkFlags) openSignals(log *slog.Logger) (sinks []sink.Sink, events []sink.EventSink, err error) {
+	var errs []error
+	for _, signal := range []otlp.Signal{otlp.Metrics, otlp.Logs} {
+		cfg, enabled, err := otlp.ConfigFor(signal, f.getenv)
+		cfg.Version, cfg.Logger = currentVersion(), log
+		if err == nil && enabled {
+			switch signal {
+			case otlp.Metrics:
+				var s *otlp.MetricSink
+				if s, err = otlp.NewMetrics(cfg); err == nil {
+					sinks = append(sinks, s)
+				}
+			default:
+				var s *otlp.LogSink
+				if s, err = otlp.NewLogs(cfg); err == nil {
+					events = append(events, s)
+				}
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sink otlp-%s: %w", strings.ToLower(string(signal)), err))
+		}
+	}
+	return sinks, events, errors.Join(errs...)
 }

@@ -63,8 +63,14 @@ func (r *report) text() string {
 			line("%d of them were in the spool from earlier processes", earlier)
 		}
 		for _, s := range r.stats.Sinks {
+			if s.EventsOnly && s.Events == 0 && s.GivenUp == 0 {
+				continue
+			}
 			line("%s", r.sink(s))
 		}
+	}
+	for why, n := range r.stats.Dropped {
+		line("%s left the spool undelivered: it was above its limit of %s", count(n, "dump", "dumps"), why)
 	}
 	if len(own) > 0 {
 		line("live heap at the end: %s%s", bytesText(live), r.parts(own))
@@ -108,6 +114,9 @@ func (r *report) refused() string {
 }
 
 func (r *report) sink(s exporter.SinkStats) string {
+	if s.EventsOnly {
+		return fmt.Sprintf("%s: %s delivered, %d refused or given up", s.Name, count(s.Events, "event", "events"), s.GivenUp)
+	}
 	text := fmt.Sprintf("%s: %d delivered", s.Name, s.Accepted)
 	if s.Name == "file" && r.out != "" {
 		text += " to " + r.out
@@ -115,10 +124,17 @@ func (r *report) sink(s exporter.SinkStats) string {
 	if s.GivenUp > 0 {
 		text += fmt.Sprintf(", %d refused or given up", s.GivenUp)
 	}
-	if open := r.stats.Dumps - r.stats.ConvertFailed - s.Accepted - s.GivenUp; open > 0 {
+	if open := r.stats.Dumps - r.stats.ConvertFailed - r.dropped() - s.Accepted - s.GivenUp; open > 0 {
 		text += fmt.Sprintf(", %d not delivered", open)
 	}
 	return text
+}
+
+func (r *report) dropped() (n int) {
+	for _, dropped := range r.stats.Dropped {
+		n += dropped
+	}
+	return n
 }
 
 // parts splits the live heap by process, if there are several, but not many.

@@ -11,8 +11,11 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/config/configgrpc"
 	"go.opentelemetry.io/collector/config/configoptional"
+	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/consumer/xconsumer"
 	"go.opentelemetry.io/collector/pdata/pcommon"
+	"go.opentelemetry.io/collector/pdata/plog"
+	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
@@ -32,7 +35,7 @@ type Options struct {
 	// HTTP and GRPC are listening addresses, by default "127.0.0.1:0".
 	HTTP, GRPC string
 
-	// Consume, if set, is called for each request before it is kept; its error becomes the receiver's answer.
+	// Consume, if set, is called for each request of profiles before it is kept; its error becomes the receiver's answer.
 	Consume func(context.Context, pprofile.Profiles) error
 }
 
@@ -46,7 +49,9 @@ type Receiver struct {
 
 	mu       sync.Mutex
 	received []pprofile.Profiles
-	arrived  chan struct{} // closed and replaced at each arrival
+	logs     []plog.Logs
+	metrics  []pmetric.Metrics
+	arrived  chan struct{} // closed and replaced at each arrival of profiles
 }
 
 // Start runs a receiver until Shutdown.
@@ -72,7 +77,7 @@ func Start(ctx context.Context, opts Options) (*Receiver, error) {
 	cfg.Protocols.HTTP = configoptional.Some(http)
 
 	addresses := &addressLog{}
-	r.component, err = profiles.CreateProfiles(ctx, receiver.Settings{
+	settings := receiver.Settings{
 		ID: component.NewID(factory.Type()),
 		TelemetrySettings: component.TelemetrySettings{
 			Logger:         zap.New(addresses),
@@ -81,7 +86,11 @@ func Start(ctx context.Context, opts Options) (*Receiver, error) {
 			Resource:       pcommon.NewResource(),
 		},
 		BuildInfo: component.NewDefaultBuildInfo(),
-	}, cfg, next)
+	}
+	// The factory gives the same component for the same configuration.
+	if r.component, err = profiles.CreateProfiles(ctx, settings, cfg, next); err == nil {
+		err = r.others(ctx, factory, settings, cfg)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("otlptest: creating the receiver: %w", err)
 	}
@@ -93,6 +102,51 @@ func Start(ctx context.Context, opts Options) (*Receiver, error) {
 		return nil, errors.Join(errors.New("otlptest: the receiver did not say where it listens"), r.Shutdown(ctx))
 	}
 	return r, nil
+}
+
+// others makes the receiver take logs and metrics too.
+func (r *Receiver) others(ctx context.Context, factory receiver.Factory, settings receiver.Settings, cfg component.Config) error {
+	logs, err := consumer.NewLogs(func(_ context.Context, ld plog.Logs) error {
+		kept := plog.NewLogs()
+		ld.CopyTo(kept)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.logs = append(r.logs, kept)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	metrics, err := consumer.NewMetrics(func(_ context.Context, md pmetric.Metrics) error {
+		kept := pmetric.NewMetrics()
+		md.CopyTo(kept)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.metrics = append(r.metrics, kept)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := factory.CreateLogs(ctx, settings, cfg, logs); err != nil {
+		return err
+	}
+	_, err = factory.CreateMetrics(ctx, settings, cfg, metrics)
+	return err
+}
+
+// Logs gives the requests of log records that arrived so far, in order.
+func (r *Receiver) Logs() []plog.Logs {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]plog.Logs(nil), r.logs...)
+}
+
+// Metrics gives the requests of metrics that arrived so far, in order.
+func (r *Receiver) Metrics() []pmetric.Metrics {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]pmetric.Metrics(nil), r.metrics...)
 }
 
 func orLoopback(address string) string {
