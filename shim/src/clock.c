@@ -15,6 +15,7 @@
 #include "giant.h"
 #include "identity.h"
 #include "out.h"
+#include "pyframes.h"
 #include "triggers.h"
 
 #include <errno.h>
@@ -169,8 +170,10 @@ static void *clock_main(void *arg)
 			arm_after = min64(arm_after * 2, SECOND);
 		}
 		bool second_over = now_ns() >= next_second;
-		if (second_over)
+		if (second_over) {
 			next_second = now_ns() + SECOND;
+			hw_py_forget_pages();
+		}
 		uint32_t w = atomic_load(&wanted);
 		if (w == seen) {
 			look(second_over);

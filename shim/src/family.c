@@ -20,6 +20,13 @@ void *je_aligned_alloc(size_t, size_t);
 void *je_memalign(size_t, size_t);
 void *je_valloc(size_t);
 
+/* jemalloc 5.3.0 leaves errno as it was when these fail: realloc, memalign, valloc. */
+static __attribute__((noinline)) void *out_of_memory(void)
+{
+	errno = ENOMEM;
+	return NULL;
+}
+
 static inline void look(size_t n, const char *call)
 {
 	if (hw_unlikely(n >= hw_giant_bytes))
@@ -43,9 +50,7 @@ HW_EXPORT void *realloc(void *p, size_t n)
 {
 	look(n, "realloc");
 	void *q = je_realloc(p, n);
-	if (hw_unlikely(!q && n))
-		errno = ENOMEM; /* jemalloc 5.3.0 leaves it as it was */
-	return q;
+	return hw_likely(q || !n) ? q : out_of_memory();
 }
 
 HW_EXPORT int posix_memalign(void **p, size_t align, size_t n)
@@ -63,23 +68,24 @@ HW_EXPORT void *aligned_alloc(size_t align, size_t n)
 HW_EXPORT void *memalign(size_t align, size_t n)
 {
 	look(n, "memalign");
-	return je_memalign(align, n);
+	void *p = je_memalign(align, n);
+	return hw_likely(p) ? p : out_of_memory();
 }
 
 HW_EXPORT void *valloc(size_t n)
 {
 	look(n, "valloc");
-	return je_valloc(n);
+	void *p = je_valloc(n);
+	return hw_likely(p) ? p : out_of_memory();
 }
 
 HW_EXPORT void *pvalloc(size_t n)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	look(n, "pvalloc");
-	if (n > SIZE_MAX - page + 1) {
-		errno = ENOMEM;
-		return NULL;
-	}
+	if (n > SIZE_MAX - page + 1)
+		return out_of_memory();
 	size_t whole = (n + page - 1) & ~(page - 1);
-	return je_memalign(page, whole ? whole : page);
+	void *p = je_memalign(page, whole ? whole : page);
+	return hw_likely(p) ? p : out_of_memory();
 }

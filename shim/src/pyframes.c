@@ -1,8 +1,8 @@
 /* pyframes.c: the Python stack of the calling thread, read without the GIL.
  *
  * hw_py_walk, hw_py_encode and hw_py_is_eval run in the sampling hook: inside malloc, on any thread, GIL held or not, with
- * any lock of the program held by anybody. They take no lock, allocate nothing, make no system call and read memory only
- * through the checks below. Why reading is safe: only the calling thread's own frames are read, and that thread stands
+ * any lock of the program held by anybody. They take no lock, allocate nothing, and read memory only through the checks
+ * below. Why reading is safe: only the calling thread's own frames are read, and that thread stands
  * inside malloc, so nothing moves under the walk except what the interrupted operation left half done.
  *
  * Whose frames: PyGILState_GetThisThreadState, as faulthandler does. The two other getters are wrong here:
@@ -39,15 +39,62 @@ static uintptr_t eval_lo, eval_hi;
 
 #define MAX_CHAIN 100000u        /* frames followed, against loops in a broken chain */
 #define MAX_NAME (64u << 10)     /* characters of a name or path */
-#define MAX_LINETABLE (64 << 20) /* bytes */
+#define MAX_LINETABLE (4 << 20)  /* bytes; a function of 100 000 lines has half a megabyte */
 
 /* ---------------------------------------------------------------- reading */
 
-/* User space of x86-64 without 5-level paging, above the zero page, aligned as every object is. */
-static inline bool sane(const void *p)
+/* Pages that could be read when they were last looked at, by their number modulo the size; the clock empties it each second.
+ * A garbage pointer (a half torn-down object, a layout that is not what it should be) then ends the walk instead of the
+ * program. */
+#define PAGE_CACHE 2048u
+static _Atomic uint64_t pages[PAGE_CACHE];
+
+void hw_py_forget_pages(void)
+{
+	for (unsigned i = 0; i < PAGE_CACHE; i++)
+		atomic_store_explicit(&pages[i], 0, memory_order_relaxed);
+}
+
+/* Asks the kernel: rt_sigprocmask copies the set before it looks at `how`, which is none here, so it fails with EFAULT for an
+ * address that cannot be read and with EINVAL for one that can, and does nothing else (kernel/signal.c). The only system call of
+ * the hook, once a page and second. By hand, so that errno is left alone. */
+static __attribute__((noinline)) bool ask_kernel(uint64_t page)
+{
+	long r;
+	register long size __asm__("r10") = 8;
+	__asm__ volatile("syscall"
+			 : "=a"(r)
+			 : "a"(14 /* rt_sigprocmask */), "D"(-1L), "S"(page << 12), "d"(0L), "r"(size)
+			 : "rcx", "r11", "memory");
+	if (r == -14 /* EFAULT */)
+		return false;
+	atomic_store_explicit(&pages[page % PAGE_CACHE], page, memory_order_relaxed);
+	return true;
+}
+
+static inline bool readable(uint64_t page)
+{
+	return hw_likely(atomic_load_explicit(&pages[page % PAGE_CACHE], memory_order_relaxed) == page) || ask_kernel(page);
+}
+
+/* Bytes of each struct that are read: up to the end of the last field in pyoffsets.h, and not more, since an object may lie
+ * at the end of what is mapped. */
+enum { TSTATE = 80, CFRAME = 24, FRAME = 112, INTERP_FRAME = 75, CODE = 144, STR = 36, BYTES = 24 };
+
+/* User space of x86-64 without 5-level paging, above the zero page, aligned as every object is, and there. */
+static inline bool sane(const void *p, size_t n)
 {
 	uintptr_t v = (uintptr_t)p;
-	return v > 0xffff && v < 1ull << 47 && !(v & 7);
+	return v > 0xffff && v < 1ull << 47 && !(v & 7) && readable(v >> 12) && ((v & 4095) <= 4096 - n || readable((v >> 12) + 1));
+}
+
+/* The pages after the first up to p + n - 1: what follows an object's header. */
+static bool readable_to(const char *p, size_t n)
+{
+	for (uint64_t page = ((uintptr_t)p >> 12) + 1, last = ((uintptr_t)p + n - 1) >> 12; page <= last; page++)
+		if (!readable(page))
+			return false;
+	return true;
 }
 
 static inline const char *load_ptr(const char *p, unsigned off)
@@ -73,7 +120,7 @@ static inline int64_t load_i64(const char *p, unsigned off)
 
 static bool chars(const char *o, struct hw_chars *c)
 {
-	if (!sane(o) || load_ptr(o, HW_OB_TYPE) != type_str)
+	if (!sane(o, STR) || load_ptr(o, HW_OB_TYPE) != type_str)
 		return false;
 	uint32_t st = (uint32_t)load_i32(o, HW_STR_STATE);
 	int64_t len = load_i64(o, HW_STR_LENGTH);
@@ -81,6 +128,8 @@ static bool chars(const char *o, struct hw_chars *c)
 	if (len < 0 || len > (int64_t)MAX_NAME || !HW_STR_COMPACT(st) || (kind != 1 && kind != 2 && kind != 4))
 		return false;
 	bool ascii = HW_STR_ASCII(st);
+	if (!readable_to(o, (ascii ? L.u_ascii : L.u_compact) + (size_t)len * kind))
+		return false;
 	*c = (struct hw_chars){o + (ascii ? L.u_ascii : L.u_compact), (uint32_t)len, (uint8_t)kind, ascii};
 	return true;
 }
@@ -176,16 +225,16 @@ uint64_t hw_py_encode(const struct hw_pyframe *f)
 {
 	const char *code = f->code;
 	struct hw_chars file, name;
-	if (!sane(code) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
+	if (!sane(code, CODE) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
 	    !chars(load_ptr(code, L.co_qual), &name))
 		return HW_MARK_STOPPED;
 	uint32_t id = hw_intern(&file, &name, (uint32_t)load_i32(code, L.co_first));
 
 	const char *table = load_ptr(code, L.co_lines);
 	int64_t size = 0;
-	if (sane(table) && load_ptr(table, HW_OB_TYPE) == type_bytes)
+	if (sane(table, BYTES) && load_ptr(table, HW_OB_TYPE) == type_bytes)
 		size = load_i64(table, HW_OB_SIZE);
-	if (size <= 0 || size > MAX_LINETABLE)
+	if (size <= 0 || size > MAX_LINETABLE || !readable_to(table, HW_BYTES_DATA + (size_t)size))
 		table = NULL;
 	int32_t line;
 	if (!table || size < LINE_CACHE_MIN) {
@@ -227,7 +276,7 @@ static void walk_objects(struct hw_pywalk *w, const char *ts)
 	if (f && L.ts_cframe)
 		w->boundary = (uintptr_t)load_ptr(ts, L.ts_cframe);
 	for (; f; f = load_ptr(f, L.f_back)) {
-		if (!sane(f) || w->total >= MAX_CHAIN) {
+		if (!sane(f, FRAME) || w->total >= MAX_CHAIN) {
 			w->stopped = true;
 			return;
 		}
@@ -246,7 +295,7 @@ static void walk_interp(struct hw_pywalk *w, const char *ts)
 	const char *f;
 	if (L.ts_cframe) {
 		const char *cf = load_ptr(ts, L.ts_cframe);
-		if (!sane(cf)) {
+		if (!sane(cf, CFRAME)) {
 			w->stopped = cf != NULL;
 			return;
 		}
@@ -258,7 +307,7 @@ static void walk_interp(struct hw_pywalk *w, const char *ts)
 	}
 	uint32_t followed = 0;
 	for (; f; f = load_ptr(f, L.f_back)) {
-		if (!sane(f) || followed++ >= MAX_CHAIN) {
+		if (!sane(f, INTERP_FRAME) || followed++ >= MAX_CHAIN) {
 			w->stopped = true;
 			return;
 		}
@@ -282,7 +331,7 @@ void hw_py_walk(struct hw_pywalk *w)
 	if (!L.minor || is_finalizing())
 		return;
 	const char *ts = get_tstate();
-	if (!sane(ts))
+	if (!sane(ts, TSTATE))
 		return; /* a thread that Python does not know */
 	if (L.minor <= 10)
 		walk_objects(w, ts);
@@ -310,7 +359,7 @@ bool hw_py_inside_importlib(void)
 	for (uint32_t i = 0; i < w.total && i < HW_KEEP_LEAF; i++) {
 		const char *code = w.leaf[i].code;
 		struct hw_chars file, name;
-		if (!sane(code) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
+		if (!sane(code, CODE) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
 		    !chars(load_ptr(code, L.co_qual), &name))
 			return true;
 		if (!is_text(&file, "<frozen importlib._bootstrap>"))

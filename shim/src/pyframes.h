@@ -42,6 +42,9 @@ void *hw_py_is_finalizing_symbol(void);
  * frames are off, too: nothing is known then. */
 bool hw_py_inside_importlib(void);
 
+/* Clock thread, each second: pages that could be read are asked for again. */
+void hw_py_forget_pages(void);
+
 /* In the hook: walks the calling thread's frames. No frames is not an error. */
 void hw_py_walk(struct hw_pywalk *w);
 

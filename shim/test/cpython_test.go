@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heapwire/heapwire/shim/test/pythons"
+)
+
+// full tells whether the long forms were asked for, as `make test-matrix` does.
+var full = os.Getenv("HEAPWIRE_MATRIX") != ""
+
+// Of CPython's own tests those about frames, threads, gc, fork, exit, signals and sub-interpreters. Not every version has all.
+var (
+	briefModules = []string{"test_generators", "test_frame", "test_fork1"}
+	allModules   = []string{
+		"test_generators", "test_coroutines", "test_asyncgen", "test_frame", "test_code", "test_sys_settrace", "test_sys_setprofile",
+		"test_fork1", "test_weakref", "test_atexit", "test_gc", "test_thread", "test_threading", "test_threadsignals",
+		"test_signal", "test_sys", "test_exceptions", "test_descr", "test_subprocess",
+		"test__xxsubinterpreters", "test_interpreters", "test_faulthandler", "test_multiprocessing_main_handling",
+	}
+)
+
+// A verdict is what a module's run says: its own words, and the tests that did not pass.
+type verdict struct {
+	code   int
+	failed []string
+	output string
+}
+
+var badTest = regexp.MustCompile(`(?m)^(?:FAIL|ERROR): (.+)$`)
+
+// ownTest runs one module of CPython's tests.
+func ownTest(t *testing.T, p pythons.Python, module string, env ...string) verdict {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.Path, "-m", "test", "--timeout", "300", module)
+	cmd.Dir = t.TempDir()
+	cmd.Env = pythons.CleanEnv(append([]string{"PYTHONMALLOC=malloc"}, env...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	v := verdict{output: string(out)}
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		v.code, v.failed = -1, []string{"the module did not end"}
+	case errors.As(err, &exit):
+		v.code = exit.ExitCode()
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, m := range badTest.FindAllStringSubmatch(v.output, -1) {
+		names[m[1]] = true
+	}
+	if v.code != 0 {
+		v.failed = append(v.failed, slices.Sorted(maps.Keys(names))...)
+	}
+	return v
+}
+
+func hasModule(p pythons.Python, module string) bool {
+	cmd := exec.Command(p.Path, "-c", "import sys, importlib.util as u; sys.exit(u.find_spec('test.'+sys.argv[1]) is None)", module)
+	cmd.Env = pythons.CleanEnv()
+	return cmd.Run() == nil
+}
+
+// About every 512th byte is sampled, and small objects come from malloc too. A module that fails with the shim is run again
+// with and without it: what fails only with the shim, both times, is the shim's.
+func TestCPythonsOwnTestsPass(t *testing.T) {
+	modules := briefModules
+	if full {
+		modules = allModules
+	}
+	all, err := pythons.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for i := len(all) - 1; i >= 0 && (full || tried == 0); i-- {
+		p := all[i]
+		if !p.Supported() || !hasModule(p, "test_frame") {
+			continue
+		}
+		tried++
+		t.Run(p.String(), func(t *testing.T) {
+			t.Parallel()
+			ran := 0
+			for _, module := range modules {
+				if !hasModule(p, module) {
+					continue
+				}
+				ran++
+				shim := func() verdict {
+					return ownTest(t, p, module, "LD_PRELOAD="+library, "HEAPWIRE_SPOOL="+filepath.Join(t.TempDir(), "spool"),
+						"HEAPWIRE_SAMPLE_BYTES=512")
+				}
+				start := time.Now()
+				with := shim()
+				if with.code == 0 {
+					t.Logf("%-28s passes, %.1f s", module, time.Since(start).Seconds())
+					continue
+				}
+				without, again := ownTest(t, p, module), shim()
+				var ours []string
+				for _, name := range with.failed {
+					if slices.Contains(again.failed, name) && !slices.Contains(without.failed, name) {
+						ours = append(ours, name)
+					}
+				}
+				switch {
+				case len(ours) > 0, without.code == 0 && again.code != 0:
+					t.Errorf("%s passes without the shim, and not with it: %s\n%s", module, strings.Join(ours, ", "), tail(again.output))
+				case without.code == 0:
+					t.Logf("%-28s failed once in two runs: %s", module, strings.Join(with.failed, ", "))
+				default:
+					t.Logf("%-28s fails without the shim in the same way: %s", module, strings.Join(without.failed, ", "))
+				}
+			}
+			t.Logf("%d modules", ran)
+		})
+	}
+	if tried == 0 {
+		t.Skip("no supported interpreter with its own tests on this machine")
+	}
+}
+
+func tail(text string) string {
+	const most = 4000
+	if len(text) > most {
+		return "…" + text[len(text)-most:]
+	}
+	return text
+}
