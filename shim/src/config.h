@@ -13,6 +13,7 @@ struct hw_config {
 	uint64_t interval_ns;  /* HEAPWIRE_INTERVAL, 0: no interval dumps */
 	unsigned lg_sample;    /* HEAPWIRE_SAMPLE_BYTES as a power of two */
 	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
+	bool exec_guard;       /* HEAPWIRE_EXEC_GUARD */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
 	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */
 	uint64_t giant_bytes;  /* HEAPWIRE_GIANT, 0: off */

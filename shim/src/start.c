@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "config.h"
 #include "dump.h"
+#include "exec.h"
 #include "exit.h"
 #include "fork.h"
 #include "giant.h"
@@ -32,6 +33,7 @@ static void python_frames(int py)
 __attribute__((constructor)) static void start(void)
 {
 	hw_config_read();
+	hw_exec_init();
 	if (!hw_config.enabled || hw_config.target == HW_TARGET_NONE)
 		return;
 	int py = hw_py_find();

@@ -54,7 +54,7 @@ func openLibrary(t *testing.T) *elf.File {
 	return f
 }
 
-func TestExportsAreTheMallocFamilyAndExit(t *testing.T) {
+func TestExportsAreTheMallocFamilyExitAndExec(t *testing.T) {
 	symbols, err := openLibrary(t).DynamicSymbols()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,8 @@ func TestExportsAreTheMallocFamilyAndExit(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"_Exit", "_exit", "aligned_alloc", "calloc", "free", "malloc", "malloc_usable_size", "memalign", "posix_memalign", "pvalloc",
+		"_Exit", "_exit", "aligned_alloc", "calloc", "execl", "execle", "execlp", "execv", "execve", "execveat", "execvp", "execvpe",
+		"fexecve", "free", "malloc", "malloc_usable_size", "memalign", "posix_memalign", "posix_spawn", "posix_spawnp", "pvalloc",
 		"realloc", "valloc",
 	}
 	if !slices.Equal(got, want) {
