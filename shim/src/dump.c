@@ -408,6 +408,7 @@ int hw_dump(const char *reason, const char *why)
 {
 	uint64_t began = clock_ns(CLOCK_MONOTONIC);
 	int err = try_dump(reason, why);
+	hw_giant_told(!err);
 	if (!err) {
 		seq++;
 		failed = 0;

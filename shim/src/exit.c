@@ -17,6 +17,7 @@
 #include "config.h"
 #include "identity.h"
 #include "pyframes.h"
+#include "selfcheck.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -104,6 +105,11 @@ static int register_callback(void *arg)
 	static struct method_def def = {"heapwire_exit", on_exit_callback, METH_NOARGS, NULL};
 	if (atomic_load(&armed))
 		return 0;
+	hw_selfcheck();
+	if (!hw_config.exit_dump) {
+		atomic_store(&armed, true);
+		return 0;
+	}
 	/* Neither __import__, which the program may have replaced, nor, if it can be helped, importlib. */
 	void *name = py.str("atexit");
 	void *module = name ? py.loaded(name) : NULL;
@@ -147,7 +153,7 @@ void hw_exit_init(void)
 {
 	atomic_store(&active, hw_config.exit_dump);
 	/* Without frames it can't be told when an import would do harm. */
-	if (!hw_config.exit_dump || hw_py_minor() < 8 || strcmp(hw_py_frames_state(), "on")) {
+	if (hw_py_minor() < 8 || !hw_selfcheck_init() || strcmp(hw_py_frames_state(), "on")) {
 		atomic_store(&armed, true);
 		return;
 	}

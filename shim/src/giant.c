@@ -22,7 +22,7 @@
 #define SLOTS 16
 #define DEPTH 96
 
-enum { FREE, FILLING, READY };
+enum { FREE, FILLING, READY, WRITTEN };
 
 struct note {
 	_Atomic int state;
@@ -106,10 +106,18 @@ void hw_giant_write(struct hw_out *o, void (*used)(uint64_t address))
 			used((uint64_t)n->stack[k]);
 		}
 		hw_out_char(o, '\n');
-		atomic_store(&n->state, FREE);
+		atomic_store(&n->state, WRITTEN);
 	}
 	if (open)
 		hw_out_char(o, '\n');
+}
+
+void hw_giant_told(bool arrived)
+{
+	for (int i = 0; i < SLOTS; i++) {
+		int want = WRITTEN;
+		atomic_compare_exchange_strong(&notes[i].state, &want, arrived ? FREE : READY);
+	}
 }
 
 uint64_t hw_giant_count(void)

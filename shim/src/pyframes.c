@@ -26,7 +26,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static struct hw_layout L; /* minor 0: frames are off */
+static struct hw_layout L;
+static _Atomic bool enabled;
 
 static int minor = -1;
 static char version[32];
@@ -328,7 +329,7 @@ void hw_py_walk(struct hw_pywalk *w)
 	w->total = 0;
 	w->stopped = false;
 	w->boundary = 0;
-	if (!L.minor || is_finalizing())
+	if (!atomic_load_explicit(&enabled, memory_order_acquire) || is_finalizing())
 		return;
 	const char *ts = get_tstate();
 	if (!sane(ts, TSTATE))
@@ -353,7 +354,7 @@ bool hw_py_inside_importlib(void)
 						 "_call_with_frames_removed", "_handle_fromlist", "_gcd_import", "exec_module",
 						 "BuiltinImporter.exec_module", "FrozenImporter.exec_module"};
 	static struct hw_pywalk w;
-	if (!L.minor)
+	if (!atomic_load(&enabled))
 		return true;
 	hw_py_walk(&w);
 	for (uint32_t i = 0; i < w.total && i < HW_KEEP_LEAF; i++) {
@@ -520,6 +521,18 @@ const char *hw_py_enable(void)
 	(void)is_finalizing();
 	(void)get_tstate();
 	L = *l;
+	atomic_store(&enabled, true);
 	strcpy(state, "on");
 	return NULL;
+}
+
+struct hw_layout *hw_py_layout(void)
+{
+	return &L;
+}
+
+void hw_py_disable(const char *reason)
+{
+	atomic_store(&enabled, false);
+	off(reason);
 }

@@ -30,6 +30,13 @@ int hw_py_find(void);
  * in words. */
 const char *hw_py_enable(void);
 
+/* The layout in use, for the test that breaks it. */
+struct hw_layout;
+struct hw_layout *hw_py_layout(void);
+
+/* Turns the walk off for good. Walks that are under way end as they would have. */
+void hw_py_disable(const char *reason);
+
 const char *hw_py_version(void);      /* "3.12.1", "" without an interpreter */
 const char *hw_py_frames_state(void); /* "on" or "off: …" */
 int hw_py_minor(void);

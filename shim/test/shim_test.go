@@ -218,6 +218,31 @@ func TestCapturesAreWhatPythonSays(t *testing.T) {
 	})
 }
 
+// A layout with one wrong offset is found by the look that every interpreter is given after start.
+func TestTheSelfCheckFindsAWrongLayout(t *testing.T) {
+	const program = `
+import ctypes, sys
+check = ctypes.PyDLL(None).heapwire_test_selfcheck
+check.restype = ctypes.c_char_p
+def inner():
+    return check(int(sys.argv[1])).decode()
+def outer():
+    return inner()
+print(outer())
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		for field, want := range []string{"on", "off: a walk's line", "off: a walk's function", "off: a walk's", "off: a walk's line"} {
+			r := under(t, testLibrary, nil, p.Path, "-c", program, fmt.Sprint(field))
+			if !strings.HasPrefix(r.stdout, want) {
+				t.Errorf("field %d: %q, want %q…; stderr %s", field, r.stdout, want, r.stderr)
+			}
+			if said := strings.Count(r.stderr, "native frames only"); said != min(field, 1) {
+				t.Errorf("field %d: said %d times: %s", field, said, r.stderr)
+			}
+		}
+	})
+}
+
 func TestAnUnknownInterpreterIsSaidOnceAndRuns(t *testing.T) {
 	unknown := func(p pythons.Python) bool { return p.Kind == "CPython" && !p.Supported() }
 	eachPython(t, unknown, func(t *testing.T, p pythons.Python) {

@@ -4,7 +4,9 @@
 #include "../../src/intern.h"
 #include "../../src/native.h"
 #include "../../src/pyframes.h"
+#include "../../src/pyoffsets.h"
 #include "../../src/sample.h"
+#include "../../src/selfcheck.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -94,4 +96,26 @@ HW_EXPORT double heapwire_test_capture_ns(long n, int rounds)
 		least = ns < least ? ns : least;
 	}
 	return least;
+}
+
+/* Breaks one field of the layout and has the self-check look: "on" if it found nothing, else the reason. Called with the GIL. */
+HW_EXPORT const char *heapwire_test_selfcheck(int field)
+{
+	struct hw_layout *l = hw_py_layout();
+	switch (field) {
+	case 1:
+		l->co_first = l->co_first + 4;
+		break;
+	case 2:
+		l->co_qual = l->co_file;
+		break;
+	case 3:
+		l->f_back = l->f_code;
+		break;
+	case 4:
+		l->f_instr = l->f_instr + 8;
+		break;
+	}
+	hw_selfcheck();
+	return hw_py_frames_state();
 }

@@ -59,6 +59,11 @@ int main(void)
 	      "a row has time, thread, size, call, name and stack: %s", got);
 	CHECK(naddresses == 4 && addresses[1] == (HW_TAG | 3ull << HW_LINE_BITS | 41), "every address is offered");
 	CHECK(!hw_giant_pending(&largest) && hw_giant_count() == 2 && hw_giant_lost() == 0, "what was written is not pending");
+	hw_giant_told(false);
+	CHECK(hw_giant_pending(&largest), "unless its dump did not arrive");
+	hw_giant_write(&o, use);
+	hw_giant_told(true);
+	CHECK(!hw_giant_pending(&largest), "then the next one tells of it");
 	close(fd);
 	fd = memfd_create("out", 0);
 	hw_out_begin(&o, fd, buf, sizeof buf);
