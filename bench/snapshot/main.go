@@ -21,15 +21,19 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only this file, such as 1GB")
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each; the fastest counts")
 	child := flag.String("read", "", "read this file, print what it took, and leave")
+	write := flag.String("write", "", "make the file that -only names here, and leave")
 	cpu := flag.String("cpuprofile", "", "with -read: write a CPU profile here")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var err error
-	if *child != "" {
+	switch {
+	case *child != "":
 		err = readOne(*child, *cpu)
-	} else {
+	case *write != "":
+		err = writeOne(*write, o.only)
+	default:
 		err = o.measure(ctx, os.Stdout)
 	}
 	if err != nil {

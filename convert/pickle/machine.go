@@ -175,7 +175,14 @@ func (m *Machine) Run() error {
 			pos += 2 + n
 		case opShortBinunicode:
 			n := int(buf[pos+1])
-			st[sp] = value(String, m.texts.intern(buf[pos+2:pos+2+n], &m.limits))
+			id, ok := int64(0), false
+			if n <= 8 {
+				id, ok = m.texts.short(binary.LittleEndian.Uint64(buf[pos+2:]), n)
+			}
+			if !ok {
+				id = m.texts.intern(buf[pos+2:pos+2+n], &m.limits)
+			}
+			st[sp] = value(String, id)
 			sp++
 			pos += 2 + n
 		case opMark:
@@ -516,7 +523,7 @@ func (m *Machine) tuple(base int, items []Value) error {
 // one: torch::jit::Pickler puts all events of a device into one batch.
 func (m *Machine) replace(old, v Value) int {
 	at := m.at
-	if slot := old.slot(); slot != 0 {
+	if slot := old.slot(); slot != 0 && v.Kind() != Dropped {
 		if old.Kind() == Ref {
 			m.runs.generation++
 		}

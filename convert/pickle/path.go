@@ -8,6 +8,12 @@ package pickle
 // A pickle tells what an item belongs to only when the item is appended. Where that leaves a choice, a dict after a list
 // is taken to be in that list, and a list after a list to be its neighbour.
 func (m *Machine) Parent() *Value {
+	// Nearly always: one more item of a list whose items are dropped.
+	if n := len(m.marks); n > 0 {
+		if base := int(m.marks[n-1]); base > 0 && m.at > base && m.stack[m.at-1].Kind() == Dropped && m.stack[base-1].isList() {
+			return &m.stack[base-1]
+		}
+	}
 	at, _, _ := m.parent(m.at, len(m.marks)-1)
 	if at < 0 {
 		return nil

@@ -29,19 +29,22 @@ type texts struct {
 
 func newTexts() texts { return texts{index: map[string]int32{}, leftOut: -1} }
 
-func (t *texts) intern(b []byte, limits *Limits) int64 {
-	if len(b) > 8 || len(b) == 0 {
-		return t.find(b, limits)
-	}
-	var pad [8]byte
-	copy(pad[:], b)
-	word := binary.LittleEndian.Uint64(pad[:])
+// short finds a string of n bytes, 8 at most, among the recent ones; word begins with them.
+func (t *texts) short(word uint64, n int) (int64, bool) {
+	word &= 1<<(8*uint(n)) - 1 // all ones for n = 8, as 1<<64 is 0
 	r := &t.recent[(word*0x9e3779b97f4a7c15)>>56]
-	if r.word == word && int(r.len) == len(b) {
-		return int64(r.id)
-	}
+	return int64(r.id), r.word == word && int(r.len) == n && n > 0
+}
+
+func (t *texts) intern(b []byte, limits *Limits) int64 {
 	id := t.find(b, limits)
-	r.word, r.len, r.id = word, uint8(len(b)), int32(id)
+	if len(b) <= 8 && len(b) > 0 {
+		var pad [8]byte
+		copy(pad[:], b)
+		word := binary.LittleEndian.Uint64(pad[:])
+		r := &t.recent[(word*0x9e3779b97f4a7c15)>>56]
+		r.word, r.len, r.id = word, uint8(len(b)), int32(id)
+	}
 	return id
 }
 

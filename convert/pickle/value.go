@@ -41,7 +41,8 @@ func Reference(tag uint8, n int64) Value {
 	return Value{N: n, meta: uint64(Ref) | uint64(tag)<<tagShift}
 }
 
-// Drop is what a visitor returns for a container that nobody needs any more.
+// Drop is what a visitor returns for a container that nobody needs any more. Where the pickle refers to it again, it reads
+// as an empty one.
 func Drop() Value { return value(Dropped, 1) }
 
 func value(k Kind, n int64) Value { return Value{N: n, meta: uint64(k)} }

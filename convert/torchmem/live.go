@@ -38,8 +38,8 @@ func (m *liveMap) find(addr uint64) (int, bool) {
 	}
 }
 
-// put inserts an entry whose address is not in the map.
-func (m *liveMap) put(e entry) {
+// room is the place of an address: where it is, or where put may put it until the map changes.
+func (m *liveMap) room(addr uint64) (int, bool) {
 	if 2*m.n >= len(m.slots) {
 		old := m.slots
 		m.slots = make([]entry, max(256, 2*len(old)))
@@ -49,8 +49,17 @@ func (m *liveMap) put(e entry) {
 			}
 		}
 	}
-	e.used = true
-	m.place(e)
+	for i := m.at(addr); ; i = (i + 1) & (len(m.slots) - 1) {
+		if s := &m.slots[i]; !s.used || s.addr == addr {
+			return i, s.used
+		}
+	}
+}
+
+func (m *liveMap) put(i int, e *entry) {
+	s := &m.slots[i]
+	*s = *e
+	s.used = true
 	m.n++
 }
 

@@ -42,6 +42,9 @@ type reader struct {
 	hasTimes    bool
 	hasSettings bool
 	marks       map[int64]int32 // text of user metadata to step
+	// The text of the event before, which nearly always is that of the next.
+	lastText int64
+	lastMark int32
 	// Streams of the segments, those that are 0 apart.
 	streams, zeroStreams int
 }
@@ -64,7 +67,7 @@ func newReader(opts Options) *reader {
 	r := &reader{
 		opts: opts, report: Report{Name: opts.Name}, stacks: newStackTable(opts.MaxStacks),
 		pools: []pool{{}}, poolID: map[pool]int64{{}: 0}, backward: map[uint32]uint32{}, marks: map[int64]int32{},
-		traces: []*trace{{index: -1}},
+		traces: []*trace{{index: -1}}, lastText: -1,
 	}
 	return r
 }
@@ -255,8 +258,12 @@ func (r *reader) int(key int, seen uint64) int64 {
 	if seen&bit(key) == 0 {
 		return 0
 	}
-	switch v := &r.vals[key]; v.Kind() {
-	case pickle.Int, pickle.Bool:
+	v := &r.vals[key]
+	if v.Kind() == pickle.Int {
+		return v.N
+	}
+	switch v.Kind() {
+	case pickle.Bool:
 		return v.N
 	case pickle.Float:
 		return int64(min(max(v.Float(), -maxBytes), 1<<62)) // NaN gives some number, which is as good as any
@@ -316,8 +323,12 @@ func (r *reader) event(seen uint64) {
 // mark is the step that a text of user metadata names as step=N, -1 for none. torch.cuda.memory._set_memory_metadata sets
 // it for all events of a thread.
 func (r *reader) mark(text int64) int32 {
+	if text == r.lastText {
+		return r.lastMark
+	}
 	step, ok := r.marks[text]
 	if ok {
+		r.lastText, r.lastMark = text, step
 		return step
 	}
 	step = -1

@@ -136,16 +136,18 @@ func (t *trace) apply(action int64, e *entry, opts *Options) {
 const maxWorkspaces = 1 << 16
 
 func (t *trace) alloc(e *entry, index int64, opts *Options) {
-	if i, ok := t.live.find(e.addr); ok {
+	room, ok := t.live.room(e.addr)
+	if ok {
 		t.bad.double++
-		t.drop(i)
+		t.drop(room)
+		room, _ = t.live.room(e.addr)
 	}
 	if t.allocated > maxSum-e.size || t.live.n >= opts.MaxLive {
 		t.survivorsLost++
 		return
 	}
 	e.index = uint32(min(index, 1<<32-1))
-	t.live.put(*e)
+	t.live.put(room, e)
 	t.allocated += e.size
 	t.allocs++
 	t.now += e.size
