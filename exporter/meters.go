@@ -27,7 +27,7 @@ func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
 		return m, nil
 	}
 	meter := provider.Meter(scopeName)
-	var errs [11]error
+	var errs [12]error
 	counter := func(i int, name, unit, description string) (c metric.Int64ObservableCounter) {
 		c, errs[i] = meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return c
@@ -52,6 +52,7 @@ func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
 		depth    = gauge(7, "heapwire.exporter.spool.depth", "{dump}", "Dumps that wait.")
 		age      = gauge(8, "heapwire.exporter.spool.oldest", "s", "Age of the dump that has waited longest.")
 	)
+	special := counter(11, "heapwire.exporter.special", "{dump}", "Dumps that a sink treated in a way of its own, by kind.")
 	m.conversion = seconds(9, "heapwire.exporter.conversion.duration", "Time to convert a dump.")
 	m.delivery = seconds(10, "heapwire.exporter.delivery.duration", "Time of one attempt of a sink.")
 	for _, err := range errs {
@@ -77,9 +78,12 @@ func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
 			o.ObserveInt64(refused, int64(w.GivenUp-w.Refused), metric.WithAttributes(name, reason("given_up")))
 			o.ObserveInt64(retried, int64(w.Retries), metric.WithAttributes(name))
 			o.ObserveInt64(bytes, w.Bytes, metric.WithAttributes(name))
+			for kind, n := range w.Counts {
+				o.ObserveInt64(special, int64(n), metric.WithAttributes(name, attribute.String("kind", kind)))
+			}
 		}
 		return nil
-	}, found, accepted, refused, dropped, retried, bytes, killed, depth, age)
+	}, found, accepted, refused, dropped, retried, bytes, killed, depth, age, special)
 	if err != nil {
 		return m, fmt.Errorf("registering the pipeline's metrics: %w", err)
 	}

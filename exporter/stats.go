@@ -5,6 +5,8 @@ package exporter
 import (
 	"maps"
 	"time"
+
+	"github.com/heapwire/heapwire/exporter/sink"
 )
 
 // Stats counts what a pipeline has done since it was made.
@@ -26,16 +28,17 @@ type Stats struct {
 // SinkStats counts what one sink has done.
 type SinkStats struct {
 	Name       string
-	EventsOnly bool  // takes no dumps
-	Accepted   int   // dumps
-	Events     int   // ends of processes accepted
-	GivenUp    int   // dumps, and events
-	Refused    int   // those among them that the sink refused for good; the others were overdue or unreadable
-	Retries    int   // attempts after the first
-	Bytes      int64 // size in the spool of the dumps accepted
-	Waiting    int   // in the sink's queue
-	Down       bool  // the last attempt failed
-	LastError  error // of the last attempt that failed
+	EventsOnly bool           // takes no dumps
+	Accepted   int            // dumps
+	Events     int            // ends of processes accepted
+	GivenUp    int            // dumps, and events
+	Refused    int            // those among them that the sink refused for good; the others were overdue or unreadable
+	Retries    int            // attempts after the first
+	Bytes      int64          // size in the spool of the dumps accepted
+	Waiting    int            // in the sink's queue
+	Down       bool           // the last attempt failed
+	LastError  error          // of the last attempt that failed
+	Counts     map[string]int // what the sink itself counts beside these
 }
 
 // Stats gives the figures as they are now.
@@ -49,6 +52,9 @@ func (p *Pipeline) Stats() Stats {
 	}
 	for _, w := range p.workers {
 		w.stats.Waiting = w.waiting()
+		if c, ok := w.any().(sink.Counting); ok {
+			w.stats.Counts = c.Counts()
+		}
 		s.Sinks = append(s.Sinks, w.stats)
 	}
 	return s

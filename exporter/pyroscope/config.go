@@ -3,12 +3,16 @@
 package pyroscope
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -23,6 +27,26 @@ const (
 	DefaultMaxSamples = 16000
 )
 
+// The server takes profiles from MaxAge ago to MaxAhead from now: reject-older-than and reject-newer-than by default.
+const (
+	MaxAge   = time.Hour
+	MaxAhead = 10 * time.Minute
+)
+
+// Stale says what becomes of a profile that is too old for the server. One from the future, as a clock that was set back
+// leaves it, always gets the present time: it would be refused until that time has come.
+type Stale string
+
+const (
+	// DropStale gives it up. The other sinks have it.
+	DropStale Stale = "drop"
+	// RestampStale gives it the present time: better late than never, but sums over a time that has many are too large.
+	RestampStale Stale = "restamp"
+)
+
+// EnvStale names the policy for stale profiles; no variable of Pyroscope's own does.
+const EnvStale = "HEAPWIRE_PYROSCOPE_STALE"
+
 // Config is where and how to push. Zero values are the defaults.
 type Config struct {
 	// Address is the server's base URL, such as http://pyroscope:4040.
@@ -34,6 +58,12 @@ type Config struct {
 	AuthToken                        string
 	TenantID                         string
 
+	// Headers are sent with each request.
+	Headers map[string]string
+
+	// Stale says what becomes of a profile that is older than MaxAge, which the server refuses.
+	Stale Stale
+
 	// Timeout bounds one push.
 	Timeout time.Duration
 
@@ -43,12 +73,19 @@ type Config struct {
 	// Version is heapwire's own, for the User-Agent.
 	Version string
 
+	// Logger gets what is odd about the server; nil discards it.
+	Logger *slog.Logger
+
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+
 	// Transport is used instead of one of our own, which honours HTTP_PROXY and its kin.
 	Transport http.RoundTripper
 }
 
 // ConfigFromEnv reads PYROSCOPE_SERVER_ADDRESS, which enables the sink, and PYROSCOPE_BASIC_AUTH_USER,
-// PYROSCOPE_BASIC_AUTH_PASSWORD, PYROSCOPE_AUTH_TOKEN, PYROSCOPE_TENANT_ID, as Pyroscope's own clients name them.
+// PYROSCOPE_BASIC_AUTH_PASSWORD, PYROSCOPE_AUTH_TOKEN, PYROSCOPE_TENANT_ID, PYROSCOPE_HTTP_HEADERS (a JSON object), as
+// Pyroscope's own clients name them, and HEAPWIRE_PYROSCOPE_STALE.
 func ConfigFromEnv(getenv func(string) string) (cfg Config, enabled bool, err error) {
 	get := func(name string) string { return strings.TrimSpace(getenv(name)) }
 	cfg = Config{
@@ -64,10 +101,34 @@ func ConfigFromEnv(getenv func(string) string) (cfg Config, enabled bool, err er
 	if _, err := pushURL(cfg.Address); err != nil {
 		return cfg, true, fmt.Errorf("PYROSCOPE_SERVER_ADDRESS: %w", err)
 	}
+	if text := get("PYROSCOPE_HTTP_HEADERS"); text != "" {
+		if cfg.Headers, err = parseHeaders(text); err != nil {
+			return cfg, true, fmt.Errorf("PYROSCOPE_HTTP_HEADERS: %w", err)
+		}
+	}
+	switch cfg.Stale = Stale(get(EnvStale)); cfg.Stale {
+	case "", DropStale, RestampStale:
+	default:
+		return cfg, true, fmt.Errorf("%s=%s: want %s or %s", EnvStale, cfg.Stale, DropStale, RestampStale)
+	}
 	if cfg.AuthToken != "" && (cfg.BasicAuthUser != "" || cfg.BasicAuthPassword != "") {
 		return cfg, true, errors.New("PYROSCOPE_AUTH_TOKEN and PYROSCOPE_BASIC_AUTH_* are both set: only one can be sent")
 	}
 	return cfg, true, nil
+}
+
+// parseHeaders reads {"name": "value"}. Errors leave the values out: they hold secrets.
+func parseHeaders(text string) (map[string]string, error) {
+	var headers map[string]string
+	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+		return nil, errors.New("want a JSON object of strings")
+	}
+	for k, v := range headers {
+		if !httpguts.ValidHeaderFieldName(k) || !httpguts.ValidHeaderFieldValue(v) {
+			return nil, fmt.Errorf("%q is no header", k)
+		}
+	}
+	return headers, nil
 }
 
 const pushPath = "push.v1.PusherService/Push"

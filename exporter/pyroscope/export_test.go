@@ -10,7 +10,7 @@ import (
 
 // Shape makes what the server gets, before splitting.
 func Shape(it *sink.Item) (*profile.Profile, error) {
-	return shape(it, func(string) bool { return false })
+	return shape(it, func(string) bool { return false }, difference{})
 }
 
 // PushRequest encodes a request.

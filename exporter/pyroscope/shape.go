@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/google/pprof/profile"
@@ -19,12 +20,12 @@ import (
 const maxFrames = 1000
 
 // shape makes the profile that the server is to get: nil if nothing of it is to be sent. drop are label names that the
-// series has already.
-func shape(it *sink.Item, drop func(labelName string) bool) (*profile.Profile, error) {
+// series has already. The alloc_* columns are those of diff, and left out where it has none.
+func shape(it *sink.Item, drop func(labelName string) bool, diff difference) (*profile.Profile, error) {
 	src := it.Profile
 	var columns []int
 	for i, st := range src.SampleType {
-		if strings.HasPrefix(st.Type, "alloc_") && it.View != "alloc" {
+		if strings.HasPrefix(st.Type, allocPrefix) && it.View != "alloc" && !slices.Contains(diff.columns, i) {
 			continue
 		}
 		columns = append(columns, i)
@@ -52,11 +53,17 @@ func shape(it *sink.Item, drop func(labelName string) bool) (*profile.Profile, e
 		functions: map[string]*profile.Function{},
 		locations: map[*profile.Location]*profile.Location{},
 	}
-	for _, s := range src.Sample {
+	for n, s := range src.Sample {
 		values := make([]int64, len(columns))
 		zero := true
 		for i, c := range columns {
 			values[i] = s.Value[c]
+			if at := slices.Index(diff.columns, c); at >= 0 {
+				values[i] = 0
+				if diff.rows[n] != nil {
+					values[i] = diff.rows[n][at]
+				}
+			}
 			zero = zero && values[i] == 0
 			if values[i] < 0 {
 				return nil, errors.New("the profile has negative values: the server drops such samples, a difference cannot be pushed")

@@ -5,16 +5,20 @@ package pyroscope
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,9 +30,15 @@ import (
 // Sink pushes profiles to one Pyroscope server.
 type Sink struct {
 	cfg    Config
-	url    string
-	shown  string // url without a password, for messages
+	url    string // to push to
+	base   string // the server's own
+	shown  string // without a password, for messages
 	client *http.Client
+	old    atomic.Bool // the server knows /ingest only
+	deltas deltas
+
+	mu     sync.Mutex
+	counts map[string]int
 
 	// progress: the server does not recognise a repeat of a part, and would add it.
 	progress sink.Progress
@@ -37,6 +47,16 @@ type Sink struct {
 var (
 	_ sink.Sink      = (*Sink)(nil)
 	_ sink.Addressed = (*Sink)(nil)
+	_ sink.Counting  = (*Sink)(nil)
+)
+
+// What a sink counts beside profiles accepted and refused.
+const (
+	CountNoDelta   = "alloc_without_predecessor" // sent without alloc_*: what the process had allocated before is not known
+	CountStale     = "stale"                     // given up: too old for the server
+	CountRestamped = "restamped"                 // sent with the present time instead of its own
+	CountAllocOld  = "alloc_to_old_server"       // sent without alloc_*: a server that knows /ingest only adds them up
+	CountMaybe     = "answer_lost"               // may have been accepted; not sent again
 )
 
 // New makes a sink. It does not connect.
@@ -62,6 +82,18 @@ func New(cfg Config) (*Sink, error) {
 		cfg.BasicAuthPassword, _ = u.User.Password()
 	}
 	u.User = nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Stale == "" {
+		cfg.Stale = DropStale
+	}
+	base := *u
+	base.Path = strings.TrimSuffix(base.Path, "/"+pushPath)
+	base.User = nil
 	transport := cfg.Transport
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -70,7 +102,7 @@ func New(cfg Config) (*Sink, error) {
 		t.DisableKeepAlives = true
 		transport = t
 	}
-	return &Sink{cfg: cfg, url: u.String(), shown: u.Scheme + "://" + u.Host, client: &http.Client{
+	return &Sink{cfg: cfg, counts: map[string]int{}, url: u.String(), base: base.String(), shown: u.Scheme + "://" + u.Host, client: &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -90,7 +122,48 @@ func (s *Sink) Close(context.Context) error {
 
 // Export pushes one item, in several requests if it is above the server's limits. After an error that may be retried the
 // next Export of the same item goes on where this one stopped.
+//
+// The alloc_* columns are sent as what was allocated since the dump before. A dump that was refused, or never offered, is
+// made good by the next one's difference.
 func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
+	it, err := s.stamped(it)
+	if err != nil {
+		return s.fail(it, sink.Permanent(err))
+	}
+	if !s.old.Load() {
+		err = s.send(ctx, it, true, s.push)
+		if !errors.Is(err, errNoPush) {
+			return err
+		}
+		s.cfg.Logger.WarnContext(ctx, "the Pyroscope server does not know push.v1, trying /ingest", "server", s.shown)
+	}
+	by := func(ctx context.Context, ls []label, p part) error { return s.ingest(ctx, it, ls, p) }
+	if err = s.send(ctx, it, false, by); err == nil {
+		s.old.Store(true)
+	}
+	return err
+}
+
+// stamped gives an item the time that the server takes.
+func (s *Sink) stamped(it *sink.Item) (*sink.Item, error) {
+	now := s.cfg.Now()
+	switch age := now.Sub(it.Time); {
+	case it.Time.IsZero():
+	case age > MaxAge && s.cfg.Stale == DropStale:
+		s.count(CountStale)
+		return it, fmt.Errorf("taken %v ago, the server takes nothing older than %v (%s=%s gives it the present time)",
+			age.Round(time.Second), MaxAge, EnvStale, RestampStale)
+	case age > MaxAge, -age > MaxAhead:
+		s.count(CountRestamped)
+		moved := *it
+		moved.Time = now
+		return &moved, nil
+	}
+	return it, nil
+}
+
+// send shapes and splits an item, and sends the parts by one of the two ways. Without alloc, alloc_* is left out.
+func (s *Sink) send(ctx context.Context, it *sink.Item, alloc bool, by func(ctx context.Context, ls []label, p part) error) error {
 	ls := labels(it)
 	has := func(name string) bool {
 		for _, l := range ls {
@@ -100,11 +173,30 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 		}
 		return false
 	}
-	p, err := shape(it, has)
+	var diff difference
+	var now totals
+	if columns := allocColumns(it); len(columns) > 0 && alloc {
+		var keys []uint64
+		now, keys = sumsOf(it.Profile, columns)
+		if before, known := s.deltas.since(it); known {
+			diff = differenceOf(columns, now, before, keys)
+		} else {
+			s.count(CountNoDelta)
+		}
+	} else if len(columns) > 0 {
+		s.count(CountAllocOld)
+	}
+	keep := func() {
+		if now != nil {
+			s.deltas.keep(it, now)
+		}
+	}
+	p, err := shape(it, has, diff)
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
 	if p == nil {
+		keep()
 		return nil
 	}
 	parts, err := split(p, s.cfg.MaxBytes, s.cfg.MaxSamples)
@@ -112,20 +204,54 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 		return s.fail(it, sink.Permanent(err))
 	}
 	for i := s.progress.Done(it.ProfileID); i < len(parts); i++ {
-		if err := s.push(ctx, ls, parts[i]); err != nil {
-			if sink.IsPermanent(err) {
-				s.progress.Forget(it.ProfileID)
-			} else {
-				s.progress.Keep(it.ProfileID, i)
-			}
-			if len(parts) > 1 {
-				err = fmt.Errorf("part %d of %d: %w", i+1, len(parts), err)
-			}
-			return s.fail(it, err)
+		err := by(ctx, ls, parts[i])
+		if err == nil {
+			continue
 		}
+		var maybe *maybeError
+		if errors.As(err, &maybe) {
+			s.count(CountMaybe)
+			err = sink.Permanent(err)
+		}
+		switch {
+		case !sink.IsPermanent(err):
+			s.progress.Keep(it.ProfileID, i)
+		default:
+			// Never twice: what the server has of it, or may have, is in no later difference.
+			if i > 0 || maybe != nil {
+				keep()
+			}
+			s.progress.Forget(it.ProfileID)
+		}
+		if len(parts) > 1 {
+			err = fmt.Errorf("part %d of %d: %w", i+1, len(parts), err)
+		}
+		return s.fail(it, err)
 	}
 	s.progress.Forget(it.ProfileID)
+	keep()
 	return nil
+}
+
+// maybeError is a failure after which nobody knows whether the profile was accepted.
+type maybeError struct{ err error }
+
+func (e *maybeError) Error() string {
+	return "no answer, and the profile may have been accepted: " + e.err.Error()
+}
+func (e *maybeError) Unwrap() error { return e.err }
+
+func (s *Sink) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[what]++
+}
+
+// Counts gives the figures named Count….
+func (s *Sink) Counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.counts)
 }
 
 func (s *Sink) fail(it *sink.Item, err error) error {
@@ -146,12 +272,8 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 	}
 	req.Header.Set("Content-Type", "application/proto")
 	req.Header.Set("Connect-Protocol-Version", "1")
-	req.Header.Set("User-Agent", "heapwire/"+s.cfg.Version)
-	switch {
-	case s.cfg.AuthToken != "":
-		req.Header.Set("Authorization", "Bearer "+s.cfg.AuthToken)
-	case s.cfg.BasicAuthUser != "" || s.cfg.BasicAuthPassword != "":
-		req.SetBasicAuth(s.cfg.BasicAuthUser, s.cfg.BasicAuthPassword)
+	for k, v := range s.headers() {
+		req.Header.Set(k, v)
 	}
 	if s.cfg.TenantID != "" {
 		req.Header.Set("X-Scope-OrgID", s.cfg.TenantID)
@@ -162,14 +284,14 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 			err = u.Err
 		}
 		if sent.Load() {
-			return sink.Permanent(fmt.Errorf("no answer, and the profile may have been accepted: %w", err))
+			return &maybeError{err}
 		}
 		return err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return sink.Permanent(fmt.Errorf("reading the answer (%s): %w", resp.Status, err))
+		return &maybeError{fmt.Errorf("reading the answer (%s): %w", resp.Status, err)}
 	}
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK {
@@ -180,11 +302,31 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 	}
 	err = fmt.Errorf("%s: %s, series %s", resp.Status, message(mediaType, body), describe(ls))
 	switch resp.StatusCode {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return sink.Permanent(fmt.Errorf("%w: %w", errNoPush, err))
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		// A profile above the server's burst would get 429 for ever; MaxBytes keeps ours below.
 		return after(resp, err)
 	}
 	return sink.Permanent(err)
+}
+
+// headers are what goes with each request beside its content.
+func (s *Sink) headers() map[string]string {
+	h := map[string]string{"User-Agent": "heapwire/" + s.cfg.Version}
+	switch {
+	case s.cfg.AuthToken != "":
+		h["Authorization"] = "Bearer " + s.cfg.AuthToken
+	case s.cfg.BasicAuthUser != "" || s.cfg.BasicAuthPassword != "":
+		h["Authorization"] = "Basic " + base64.StdEncoding.EncodeToString([]byte(s.cfg.BasicAuthUser+":"+s.cfg.BasicAuthPassword))
+	}
+	for k, v := range s.cfg.Headers {
+		// The content is ours to name.
+		if k = http.CanonicalHeaderKey(k); k != "Content-Type" && k != "Content-Encoding" && k != "Connect-Protocol-Version" {
+			h[k] = v
+		}
+	}
+	return h
 }
 
 func after(resp *http.Response, err error) error {

@@ -21,6 +21,9 @@ type EventSink interface {
 // it is taken for the same as any other of its name.
 type Addressed interface{ Destination() string }
 
+// Counting is a sink that counts more than what it accepted and refused.
+type Counting interface{ Counts() map[string]int }
+
 // Event tells that a process ended without its last dump: killed, most likely.
 type Event struct {
 	Identity Identity

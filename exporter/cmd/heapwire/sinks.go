@@ -65,7 +65,7 @@ func (f *sinkFlags) open(log *slog.Logger) (sinks []sink.Sink, out string, err e
 	otlpConfig.Version, otlpConfig.Logger = currentVersion(), log
 	add("otlp", enabled, err, func() (sink.Sink, error) { return otlp.New(otlpConfig) })
 	pyroscopeConfig, enabled, err := pyroscope.ConfigFromEnv(f.getenv)
-	pyroscopeConfig.Version = currentVersion()
+	pyroscopeConfig.Version, pyroscopeConfig.Logger = currentVersion(), log
 	add("pyroscope", enabled, err, func() (sink.Sink, error) { return pyroscope.New(pyroscopeConfig) })
 	out = f.out
 	if out == "" && len(sinks) == 0 {
