@@ -41,8 +41,8 @@ var files = []file{
 	{"2MB", "Python stacks", snapgen.Options{Steps: 200}, []string{"--size", "2MB", "--varlen", "--oom", "--seed", "7"}},
 	{"100MB", "Python stacks", snapgen.Options{Steps: 10_000}, []string{"--size", "100MB", "--varlen", "--oom", "--seed", "7"}},
 	{"5000stacks", "5,000 distinct stacks", snapgen.Options{Steps: 2_000, Stacks: 5_000}, []string{"--size", "20MB", "--distinct-stacks", "5000", "--pending-free", "20"}},
-	{"1GB", "Python stacks", snapgen.Options{Steps: 102_000}, []string{"--size", "1GB", "--varlen", "--oom", "--seed", "7"}},
-	{"1GB-cpp", "C++ and Python stacks", snapgen.Options{Steps: 60_000, CPP: true}, []string{"--size", "1GB", "--varlen", "--oom", "--seed", "7", "--stacks", "all"}},
+	{"1GB", "Python stacks", snapgen.Options{Steps: 106_000}, []string{"--size", "1GB", "--varlen", "--oom", "--seed", "7"}},
+	{"1GB-cpp", "C++ and Python stacks", snapgen.Options{Steps: 83_000, CPP: true}, []string{"--size", "1GB", "--varlen", "--oom", "--seed", "7", "--stacks", "all"}},
 }
 
 // pickleLoad is CPython's own reading, with the class loader shut as any sane reader has it.

@@ -220,6 +220,7 @@ func (b *viewBuilder) windowViews(steps *stepMarks) {
 	}
 	d.AllocBytes, d.AllocObjects, d.FreeBytes, d.FreeObjects = t.allocated, t.allocs, t.freed, t.frees
 	d.StaleFrees, d.StaleBytes = t.stale, t.staleBytes
+	d.WindowTruncated = t.stale > 0 || t.events > 0 && b.r.settings.WindowOverflowed
 	d.SegmentAllocs, d.OOMCount = t.growths, t.oomCount
 	report := &b.r.report
 	report.StaleFrees += t.stale

@@ -56,12 +56,15 @@ type Device struct {
 	Workspaces                   int
 
 	// The window of events.
-	Events                     int64
-	Actions                    map[string]int64
-	Complete                   bool // the events were read to their end
-	AllocBytes, AllocObjects   int64
-	FreeBytes, FreeObjects     int64
-	StaleFrees, StaleBytes     int64 // frees of what was there before the window
+	Events                   int64
+	Actions                  map[string]int64
+	Complete                 bool // the events were read to their end
+	AllocBytes, AllocObjects int64
+	FreeBytes, FreeObjects   int64
+	StaleFrees, StaleBytes   int64 // frees of what was there before the window
+	// WindowTruncated tells that the window does not reach back to the first allocation: events were overwritten, or the
+	// recording began late.
+	WindowTruncated            bool
 	Baseline                   int64 // live before the window
 	Peak                       int64 // highest live bytes in the window, Baseline if they never rose above it
 	PeakIndex                  int64 // event of the peak, -1 for the start of the window

@@ -159,6 +159,20 @@ func TestSamplesHaveDeviceAndPool(t *testing.T) {
 	}
 }
 
+func TestWindowThatBeginsLateIsTold(t *testing.T) {
+	for window, want := range map[int]bool{0: false, 200: true} {
+		_, data := generate(t, snapgen.Options{Window: window, Whole: true})
+		if got := read(t, data, torchmem.Options{}).Devices[0].WindowTruncated; got != want {
+			t.Errorf("window of %d events: truncated %v", window, got)
+		}
+	}
+	data := pickled(dictOf("segments", []any{}, "device_traces", []any{[]any{event("alloc", 1, 1)}},
+		"allocator_settings", dictOf("0", dictOf("trace_alloc_max_entries", 1, "trace_alloc_overflowed", true))))
+	if s := read(t, data, torchmem.Options{}); !s.Settings.WindowOverflowed || !s.Devices[0].WindowTruncated {
+		t.Errorf("got %+v", s.Settings)
+	}
+}
+
 func TestSampleTypes(t *testing.T) {
 	_, data := generate(t, snapgen.Options{})
 	s := read(t, data, torchmem.Options{})

@@ -131,7 +131,7 @@ func (s *Snapshot) deviceText(b *strings.Builder, d *Device, rows int) error {
 	}
 	if d.Events > 0 {
 		fmt.Fprintf(b, "  window: %d events, %d allocations of %s, %d frees, %s live before it\n", d.Events, d.AllocObjects, size(d.AllocBytes), d.FreeObjects, size(d.Baseline))
-		if d.StaleFrees > 0 || s.Settings.WindowOverflowed {
+		if d.WindowTruncated {
 			fmt.Fprintf(b, "  the window begins late: %d blocks of %s were allocated before it and freed in it\n", d.StaleFrees, size(d.StaleBytes))
 		}
 	}
