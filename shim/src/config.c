@@ -17,10 +17,10 @@
 
 struct hw_config hw_config;
 
-enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL };
+enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_STACKS };
 
 static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size", "size", "percent", "percents",
-					 "percent, size or both", "signal"};
+					 "percent, size or both", "signal", "leaf|full"};
 
 struct row {
 	const char *name;
@@ -49,6 +49,9 @@ static const struct row rows[] = {
 	 "mean number of allocated bytes between two samples (KiB, MiB, GiB)", &hw_config.lg_sample},
 	{"HEAPWIRE_PYTHON_FRAMES", T_BOOL, "on", 0, 0, "", "Python frames in the stacks; off leaves the native ones",
 	 &hw_config.python_frames},
+	{"HEAPWIRE_STACKS", T_STACKS, "leaf", 0, 0, "",
+	 "native frames between malloc and the innermost Python frame only, or all of them in their places",
+	 &hw_config.full_stacks},
 	{"HEAPWIRE_EXIT_DUMP", T_BOOL, "on", 0, 0, "", "a last dump when the process exits or calls _exit",
 	 &hw_config.exit_dump},
 	{"HEAPWIRE_GIANT", T_SIZE, "1GiB", 0, UINT64_MAX / 2, "0 for off",
@@ -255,6 +258,9 @@ static bool set(const struct row *r, const char *s)
 		return parse_jump(s);
 	case T_SIGNAL:
 		return parse_signal(s, r->to);
+	case T_STACKS:
+		*(bool *)r->to = !strcasecmp(s, "full");
+		return *(bool *)r->to || !strcasecmp(s, "leaf");
 	case T_LG_SIZE:
 		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
 			return false;

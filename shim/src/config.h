@@ -15,6 +15,7 @@ struct hw_config {
 	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
 	bool exec_guard;       /* HEAPWIRE_EXEC_GUARD */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
+	bool full_stacks;      /* HEAPWIRE_STACKS */
 	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */
 	uint64_t giant_bytes;  /* HEAPWIRE_GIANT, 0: off */
 	unsigned pressure[8];  /* HEAPWIRE_PRESSURE, percent, rising */

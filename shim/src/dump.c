@@ -200,7 +200,8 @@ static void memory_of_process(struct hw_out *o)
 		line_dec(o, "pss", v);
 }
 
-static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns)
+static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns,
+		 const struct hw_alloc_stats *a)
 {
 	hw_out_str(o, "HEAPWIRE_META: 1\n");
 	line_dec(o, "seq", seq + 1);
@@ -212,14 +213,13 @@ static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t
 	line_dec(o, "sample_bytes", hw_alloc_sample_bytes());
 	line_dec(o, "prof_accum", hw_alloc_accum());
 	line_dec(o, "unbiased", hw_alloc_unbiased());
-	struct hw_alloc_stats a;
-	if (hw_alloc_stats(&a)) {
-		line_dec(o, "allocated", a.allocated);
-		line_dec(o, "active", a.active);
-		line_dec(o, "metadata", a.metadata);
-		line_dec(o, "resident", a.resident);
-		line_dec(o, "mapped", a.mapped);
-		line_dec(o, "retained", a.retained);
+	if (a->allocated) {
+		line_dec(o, "allocated", a->allocated);
+		line_dec(o, "active", a->active);
+		line_dec(o, "metadata", a->metadata);
+		line_dec(o, "resident", a->resident);
+		line_dec(o, "mapped", a->mapped);
+		line_dec(o, "retained", a->retained);
 	}
 	memory_of_process(o);
 	uint64_t current, max;
@@ -353,6 +353,8 @@ static int write_dump(const char *tmp, const char *path, const char *reason, con
 	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
 	hw_native_refresh();
 	atomic_store(&stage, 0);
+	struct hw_alloc_stats stats = {0};
+	hw_alloc_stats(&stats);
 	int err = hw_alloc_dump(tmp);
 	atomic_store(&stage, 1);
 	if (err)
@@ -365,7 +367,7 @@ static int write_dump(const char *tmp, const char *path, const char *reason, con
 	if (!err) {
 		struct hw_out o;
 		hw_out_begin(&o, fd, buffer, sizeof buffer);
-		meta(&o, reason, why, wall, mono - last_mono_ns);
+		meta(&o, reason, why, wall, mono - last_mono_ns, &stats);
 		build_ids(&o);
 		hw_giant_write(&o, use_address);
 		frames(&o);

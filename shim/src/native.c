@@ -502,8 +502,12 @@ __attribute__((noinline)) void hw_native_walk(struct hw_natwalk *w, uintptr_t bo
 				return;
 			if (until_eval && hw_py_is_eval(ip - 1))
 				return;
-			if (w->total < HW_KEEP_LEAF)
+			if (!w->total)
+				w->begins = sp;
+			if (w->total < HW_KEEP_LEAF) {
 				w->leaf[w->total] = ip;
+				w->ends[w->total] = known ? cfa : 0;
+			}
 			w->root[w->total % HW_KEEP_ROOT] = ip;
 			w->total++;
 		}

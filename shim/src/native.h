@@ -9,6 +9,8 @@ struct hw_natwalk {
 	bool ended_early; /* no usable rule for the last address */
 	uintptr_t leaf[HW_KEEP_LEAF];
 	uintptr_t root[HW_KEEP_ROOT];
+	/* Of the leaf entries: where the frame ends on the stack (it begins where the one before ends). 0: not known. */
+	uintptr_t begins, ends[HW_KEEP_LEAF];
 };
 
 /* Finds the shim's and the loader's own extents and maps the rule cache; once, outside the hook. NULL when the walk works,

@@ -269,13 +269,23 @@ static inline void keep(struct hw_pywalk *w, const char *code, int64_t addr)
 	w->total++;
 }
 
+static inline void end_run(struct hw_pywalk *w, uintptr_t at)
+{
+	if (w->nruns < HW_KEEP_RUNS) {
+		w->runs[w->nruns].at = at;
+		w->runs[w->nruns].end = w->total;
+		w->nruns++;
+	}
+}
+
 /* 3.8 - 3.10: a chain of PyFrameObject, one C call of the eval loop each. f_lasti counts bytes up to 3.9, code units in
  * 3.10. The 3.10 thread state points to the innermost eval loop's CFrame, which lies in that C frame. */
 static void walk_objects(struct hw_pywalk *w, const char *ts)
 {
 	const char *f = load_ptr(ts, L.ts_frame);
-	if (f && L.ts_cframe)
-		w->boundary = (uintptr_t)load_ptr(ts, L.ts_cframe);
+	const char *cf = L.ts_cframe ? load_ptr(ts, L.ts_cframe) : NULL;
+	if (f)
+		w->boundary = (uintptr_t)cf;
 	for (; f; f = load_ptr(f, L.f_back)) {
 		if (!sane(f, FRAME) || w->total >= MAX_CHAIN) {
 			w->stopped = true;
@@ -285,6 +295,9 @@ static void walk_objects(struct hw_pywalk *w, const char *ts)
 		if (L.minor == 10 && addr > 0)
 			addr *= 2;
 		keep(w, load_ptr(f, L.f_code), addr);
+		end_run(w, (uintptr_t)cf);
+		if (cf)
+			cf = sane(cf, CFRAME) ? load_ptr(cf, L.cf_prev) : NULL;
 	}
 }
 
@@ -293,9 +306,9 @@ static void walk_objects(struct hw_pywalk *w, const char *ts)
  * owner and previous may be read. From 3.14 on f_executable is tagged in its low bits. */
 static void walk_interp(struct hw_pywalk *w, const char *ts)
 {
-	const char *f;
+	const char *f, *cf = NULL;
 	if (L.ts_cframe) {
-		const char *cf = load_ptr(ts, L.ts_cframe);
+		cf = load_ptr(ts, L.ts_cframe);
 		if (!sane(cf, CFRAME)) {
 			w->stopped = cf != NULL;
 			return;
@@ -315,18 +328,24 @@ static void walk_interp(struct hw_pywalk *w, const char *ts)
 		if (L.f_owner && (uint8_t)f[L.f_owner] >= 3) {
 			if (w->total && !w->boundary)
 				w->boundary = (uintptr_t)f;
+			end_run(w, (uintptr_t)f);
 			continue;
 		}
 		const char *code = load_ptr(f, L.f_code);
 		if (L.minor >= 14)
 			code = (const char *)((uintptr_t)code & ~(uintptr_t)3);
 		keep(w, code, (int64_t)(load_ptr(f, L.f_instr) - (code + L.co_code)));
+		if (L.f_entry && f[L.f_entry] && cf) {
+			end_run(w, (uintptr_t)cf);
+			cf = sane(cf, CFRAME) ? load_ptr(cf, L.cf_prev) : NULL;
+		}
 	}
 }
 
 void hw_py_walk(struct hw_pywalk *w)
 {
 	w->total = 0;
+	w->nruns = 0;
 	w->stopped = false;
 	w->boundary = 0;
 	if (!atomic_load_explicit(&enabled, memory_order_acquire) || is_finalizing())

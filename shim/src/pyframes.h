@@ -5,6 +5,7 @@
 
 #define HW_KEEP_LEAF 128 /* jemalloc's depth limit (PROF_BT_MAX_LIMIT of 5.3.0): more leaf frames can never be used */
 #define HW_KEEP_ROOT 32
+#define HW_KEEP_RUNS 64
 
 /* Frames of one walk, leaf first: the first HW_KEEP_LEAF and, in a ring, the last HW_KEEP_ROOT of `total`. */
 struct hw_pyframe {
@@ -18,6 +19,13 @@ struct hw_pywalk {
 	/* Stack address inside the C frame that runs the innermost Python frame: native frames below it are its leaf
 	 * side. 0: unknown (3.8, 3.9: hw_py_is_eval tells). */
 	uintptr_t boundary;
+	/* Runs of frames that one C call of the eval loop executes, leaf first: the stack address in that C frame, and how many
+	 * frames lie up to the run's end. Only what full stacks need; runs beyond are left out. */
+	uint32_t nruns;
+	struct {
+		uintptr_t at;
+		uint32_t end;
+	} runs[HW_KEEP_RUNS];
 	struct hw_pyframe leaf[HW_KEEP_LEAF];
 	struct hw_pyframe root[HW_KEEP_ROOT];
 };

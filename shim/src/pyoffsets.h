@@ -16,6 +16,7 @@ struct hw_layout {
 	uint8_t ts_frame;  /* 3.8-3.10 frame; 3.13+ current_frame; 0: through ts_cframe */
 	uint8_t ts_cframe; /* 3.10-3.12 cframe: the eval loop's _PyCFrame on the C stack */
 	uint8_t cf_frame;  /* _PyCFrame.current_frame, 3.11 and 3.12 */
+	uint8_t cf_prev;   /* _PyCFrame.previous, 3.10 and 3.11 */
 	/* PyFrameObject (3.8-3.10), _PyInterpreterFrame (3.11+) */
 	uint8_t f_back, f_code;
 	uint8_t f_instr; /* 3.8-3.10 f_lasti; 3.11, 3.12 prev_instr; 3.13+ instr_ptr */
@@ -41,9 +42,9 @@ static const struct hw_layout hw_layouts[] = {
 	 .co_qual = 112, .co_lines = 120, .u_ascii = 48, .u_compact = 72},
 	{.minor = 9, .ts_frame = 24, .f_back = 24, .f_code = 32, .f_instr = 104, .co_first = 40, .co_file = 104,
 	 .co_qual = 112, .co_lines = 120, .u_ascii = 48, .u_compact = 72},
-	{.minor = 10, .ts_frame = 24, .ts_cframe = 48, .f_back = 24, .f_code = 32, .f_instr = 96, .co_first = 40,
+	{.minor = 10, .ts_frame = 24, .ts_cframe = 48, .cf_prev = 8, .f_back = 24, .f_code = 32, .f_instr = 96, .co_first = 40,
 	 .co_file = 104, .co_qual = 112, .co_lines = 120, .u_ascii = 48, .u_compact = 72},
-	{.minor = 11, .ts_cframe = 56, .cf_frame = 8, .f_back = 48, .f_code = 32, .f_instr = 56, .f_entry = 68,
+	{.minor = 11, .ts_cframe = 56, .cf_frame = 8, .cf_prev = 16, .f_back = 48, .f_code = 32, .f_instr = 56, .f_entry = 68,
 	 .co_first = 72, .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 184, .u_ascii = 48, .u_compact = 72},
 	{.minor = 12, .ts_cframe = 56, .cf_frame = 0, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 70, .co_first = 68,
 	 .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 192, .u_ascii = 40, .u_compact = 56},

@@ -51,7 +51,7 @@ def check(where, *_, **__):
         want[0] = (want[0][0], want[0][1], line)
         if "..." in got:
             cut = got.index("...")
-            same = got[:cut] == want[:cut] and got[cut + 1:] == want[len(want) - (len(got) - cut - 1):] and len(want) > len(got)
+            same = got[:cut] == want[:cut] and got[cut + 1:] == want[len(want) - (len(got) - cut - 1):] and len(want) >= len(got) - 1  # native frames may be what was left out
         else:
             same = got == want
         if same:

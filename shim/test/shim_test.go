@@ -218,6 +218,23 @@ func TestCapturesAreWhatPythonSays(t *testing.T) {
 	})
 }
 
+// Full stacks have the C functions between Python frames in their places: told by the stack, not by names.
+func TestFullStacksKeepTheOrderOfPythonAndC(t *testing.T) {
+	chain := compileC(t, "programs/chain.c", "-shared", "-fPIC")
+	full := []string{"HEAPWIRE_STACKS=full"}
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		if r := under(t, testLibrary, full, p.Path, "chains.py", chain); r.code != 0 {
+			t.Errorf("exit status %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		if r := under(t, testLibrary, full, p.Path, "frames.py"); r.code != 0 {
+			t.Errorf("exit status %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		if r := under(t, testLibrary, nil, p.Path, "chains.py", chain); r.code == 0 {
+			t.Error("leaf stacks pass as well: the test cannot tell")
+		}
+	})
+}
+
 // A layout with one wrong offset is found by the look that every interpreter is given after start.
 func TestTheSelfCheckFindsAWrongLayout(t *testing.T) {
 	const program = `
@@ -530,6 +547,30 @@ assert len(glob.glob(os.environ["HEAPWIRE_SPOOL"] + "/*/*.api.heap")) == 2
 		r := under(t, library, []string{"HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off"}, p.Path, "-c", program)
 		if r.code != 0 || len(r.dumps) != 2 {
 			t.Errorf("exit status %d, dumps %v, stderr %s", r.code, r.dumps, r.stderr)
+		}
+	})
+}
+
+func TestThePythonPackageAsksForADump(t *testing.T) {
+	const program = `
+import heapwire, os
+print(heapwire.dump(), len(os.listdir(os.environ["HEAPWIRE_SPOOL"])) if os.path.isdir(os.environ["HEAPWIRE_SPOOL"]) else 0)
+`
+	path := "PYTHONPATH=../python"
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		for lib, want := range map[string]string{library: "True 1\n", "": "False 0\n"} {
+			r := under(t, lib, []string{path, "HEAPWIRE_EXIT_DUMP=off"}, p.Path, "-c", program)
+			if r.code != 0 || r.stdout != want {
+				t.Errorf("library %q: exit status %d, stdout %q, stderr %s", lib, r.code, r.stdout, r.stderr)
+			}
+		}
+		r := under(t, library, []string{path, "HEAPWIRE_TARGET=none"}, p.Path, "-c", program)
+		if r.stdout != "False 0\n" {
+			t.Errorf("not profiled: stdout %q, stderr %s", r.stdout, r.stderr)
+		}
+		r = under(t, library, []string{path, "HEAPWIRE_EXIT_DUMP=off"}, "sh", "-c", "ulimit -f 1; exec "+p.Path+` -c 'import heapwire; heapwire.dump()'`)
+		if !strings.Contains(r.stderr, "OSError: [Errno 27] File too large: 'heapwire dump'") {
+			t.Errorf("a dump that cannot be written: stderr %s", r.stderr)
 		}
 	})
 }
