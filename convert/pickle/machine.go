@@ -64,8 +64,15 @@ const maxNumbers = 1 << 16
 // longest is the longest opcode whose length one byte tells: SHORT_BINUNICODE and LONG1 with 255 bytes.
 const longest = 2 + 255
 
-// Run reads the pickle up to its STOP; what follows is left alone but for read-ahead.
+// Run reads the pickle up to its STOP; what follows is left alone but for read-ahead. Afterwards the machine holds the
+// texts only. It runs once.
 func (m *Machine) Run() error {
+	err := m.run()
+	m.memo, m.stack, m.marks, m.runs, m.in.buf, m.in.r = memo{}, nil, nil, runs{}, nil, nil
+	return err
+}
+
+func (m *Machine) run() error {
 	if err := m.header(); err != nil {
 		return err
 	}

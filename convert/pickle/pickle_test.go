@@ -232,6 +232,15 @@ func TestEqualGetsOfChangedSlots(t *testing.T) {
 	if !strings.Contains(r.top, "[[(1)], (1)]") {
 		t.Errorf("got %s", r.top)
 	}
+	// A list of two parts, the second of which holds a list that reads the first.
+	ops = "\x80\x04](]\x94(" + one + "e(](h\x00h\x00ee](h\x00h\x00ee."
+	r, err = load(strings.NewReader(ops+strings.Repeat("\x00", 1000)), pickle.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole := "[(1), [[(1)], [(1)]]]"; r.top != "["+whole+", ["+whole+", "+whole+"]]" {
+		t.Errorf("got %s", r.top)
+	}
 }
 
 func TestWhatIsNotDataIsRefused(t *testing.T) {
@@ -512,5 +521,28 @@ func BenchmarkRun(b *testing.B) {
 		if err := v.m.Run(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// keeper wants nothing of containers but their length.
+type keeper struct{ lengths []int64 }
+
+func (k *keeper) Dict(dict pickle.Value, _ []pickle.Value) (pickle.Value, error) { return dict, nil }
+func (k *keeper) List(list pickle.Value, _ []pickle.Value) (pickle.Value, error) { return list, nil }
+func (k *keeper) Tuple(items []pickle.Value) (pickle.Value, error) {
+	for _, v := range items {
+		k.lengths = append(k.lengths, v.N)
+	}
+	return pickle.Drop(), nil
+}
+
+func TestContainersWithoutMeaningHaveTheirLength(t *testing.T) {
+	k := &keeper{}
+	ops := "\x80\x04](}(K\x01K\x02K\x03K\x04u\x85](K\x01K\x02e(K\x03e\x85}\x85]\x85e."
+	if err := pickle.New(strings.NewReader(ops), k, pickle.Limits{}).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int64{2, 3, 0, 0}; !slices.Equal(k.lengths, want) {
+		t.Errorf("got %v, want %v", k.lengths, want)
 	}
 }
