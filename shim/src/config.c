@@ -41,6 +41,8 @@ static const struct row rows[] = {
 	{"HEAPWIRE_EXEC_GUARD", T_BOOL, "on", 0, 0, "",
 	 "a program that could not start with the library is started without it: musl, AddressSanitizer, another architecture",
 	 &hw_config.exec_guard},
+	{"HEAPWIRE_OTEL_CTX", T_BOOL, "off", 0, 0, "",
+	 "the process's resource attributes in a mapping named OTEL_CTX, for OpenTelemetry's external readers", &hw_config.otel_ctx},
 	{"HEAPWIRE_SPOOL", T_PATH, "${TMPDIR:-/tmp}/heapwire-<uid>", 0, 0, "", "the folder that dumps are written to",
 	 hw_config.spool},
 	{"HEAPWIRE_INTERVAL", T_DURATION, "60s", 100000000ull, 86400ull * 1000000000ull, "100ms to 24h, or 0 for none",

@@ -14,6 +14,7 @@ struct hw_config {
 	unsigned lg_sample;    /* HEAPWIRE_SAMPLE_BYTES as a power of two */
 	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
 	bool exec_guard;       /* HEAPWIRE_EXEC_GUARD */
+	bool otel_ctx;         /* HEAPWIRE_OTEL_CTX */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
 	bool full_stacks;      /* HEAPWIRE_STACKS */
 	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */

@@ -13,6 +13,7 @@
 #include "giant.h"
 #include "identity.h"
 #include "native.h"
+#include "otelctx.h"
 #include "out.h"
 #include "pyframes.h"
 #include "sample.h"
@@ -63,5 +64,6 @@ __attribute__((constructor)) static void start(void)
 	if (hw_config.giant_bytes)
 		hw_giant_bytes = hw_config.giant_bytes;
 	hw_triggers_signal_init();
+	hw_otelctx_init();
 	hw_clock_start();
 }
