@@ -38,7 +38,7 @@ static _Atomic uint32_t wanted;   /* dumps asked for by somebody who waits */
 static _Atomic uint32_t finished; /* those that were taken, or tried */
 static _Atomic int last_result;   /* errno of the last one */
 static _Atomic uint32_t exits;    /* those among the wanted that are exit dumps */
-static _Atomic bool running, stopping;
+static _Atomic bool started, running, stopping; /* started: the process is profiled */
 static uint64_t due; /* monotonic time of the next interval dump */
 static pthread_t thread;
 static _Atomic int thread_id;
@@ -217,6 +217,7 @@ static void first_due(void)
 void hw_clock_start(void)
 {
 	first_due();
+	atomic_store(&started, true);
 	atomic_store(&running, spawn());
 	if (!atomic_load(&running)) {
 		hw_say("cannot start the clock thread: no dumps will be written");
@@ -238,7 +239,7 @@ void hw_clock_pause(void)
 
 void hw_clock_resume(void)
 {
-	if (!atomic_load(&running))
+	if (atomic_load(&started) && !atomic_load(&running))
 		atomic_store(&running, spawn());
 }
 

@@ -89,7 +89,7 @@ static const char *differs(void *frame, const struct hw_pyframe *captured)
 void hw_selfcheck(void)
 {
 	static struct hw_pywalk w; /* one check, in one thread */
-	void *frame = py.frame();
+	void *frame = strcmp(hw_py_frames_state(), "on") ? NULL : py.frame();
 	if (!frame)
 		return;
 	hw_py_walk(&w);
