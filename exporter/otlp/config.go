@@ -221,6 +221,11 @@ func grpcTarget(endpoint string, insecure bool) (target string, plain bool, err 
 	return target, u.Scheme == "http", nil
 }
 
+// GRPCTarget gives the host and port to dial, and whether to do so without TLS.
+func (cfg Config) GRPCTarget() (target string, plain bool, err error) {
+	return grpcTarget(cfg.Endpoint, cfg.Insecure)
+}
+
 // parseHeaders reads "k1=v1,k2=v2" with percent-encoded values. Errors leave the values out: they hold secrets.
 func parseHeaders(s string) (map[string]string, error) {
 	headers := map[string]string{}

@@ -45,7 +45,7 @@ func open(cfg Config, w wire) (*client, error) {
 	default:
 		return nil, fmt.Errorf("otlp: compression %q: want gzip or none", cfg.Compression)
 	}
-	tlsConfig, err := tlsConfig(cfg)
+	tlsConfig, err := cfg.TLS()
 	if err != nil {
 		return nil, fmt.Errorf("otlp: %w", err)
 	}
@@ -106,7 +106,8 @@ func New(cfg Config) (*Sink, error) {
 	return &Sink{client: c}, nil
 }
 
-func tlsConfig(cfg Config) (*tls.Config, error) {
+// TLS is what the certificate settings make.
+func (cfg Config) TLS() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.Certificate != "" {
 		pem, err := os.ReadFile(cfg.Certificate)

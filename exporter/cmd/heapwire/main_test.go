@@ -216,7 +216,7 @@ func TestRunTellsTheCollectorOfAKilledJob(t *testing.T) {
 	defer r.Shutdown(context.Background())
 	c := jobCall(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+r.HTTP)
 	status := c.do(t, "run", "--", "sh", "-c", spoolJob+`put 1 interval; put 2 interval; kill -KILL $$`)
-	if status != 128+9 || len(r.Received()) != 2 || len(r.Metrics()) != 2 || len(r.Logs()) != 1 {
+	if status != 128+9 || len(r.Received()) != 2 || len(r.Metrics()) != 3 || len(r.Logs()) != 1 { // the third are our own
 		t.Fatalf("status %d, %d profiles, %d metrics, %d logs\n%s", status, len(r.Received()), len(r.Metrics()), len(r.Logs()), &c.stderr)
 	}
 	got := r.Logs()[0].ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().At(0).Attributes().AsRaw()

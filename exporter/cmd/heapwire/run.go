@@ -26,6 +26,7 @@ import (
 	"github.com/heapwire/heapwire/exporter/run"
 	"github.com/heapwire/heapwire/exporter/sink"
 	"github.com/heapwire/heapwire/exporter/spool"
+	"github.com/heapwire/heapwire/exporter/telemetry"
 )
 
 type runFlags struct {
@@ -34,7 +35,9 @@ type runFlags struct {
 	keep         bool
 	noSummary    bool
 	verbose      bool
+	selfProfile  bool
 	drainTimeout time.Duration
+	limits       limitFlags
 }
 
 // shimFlags are what the shim is told through the environment.
@@ -141,6 +144,8 @@ Heapwire's own failures before the job starts: 1, wrong usage: 2.`,
 	f.sinks.register(flags)
 	f.shim.register(cmd)
 	flags.StringVar(&f.shim.spool, "spool", "", "the folder dumps go through (HEAPWIRE_SPOOL; default a private one, removed afterwards)")
+	f.limits.register(flags)
+	flags.BoolVar(&f.selfProfile, "self-profile", false, "push heapwire's own Go profile to the Pyroscope server too")
 	flags.BoolVar(&f.keep, "keep", false, "keep the dumps in the spool after delivery")
 	flags.DurationVar(&f.drainTimeout, "drain-timeout", 10*time.Second, "longest time to deliver what is left when the job has ended")
 	flags.BoolVar(&f.noSummary, "no-summary", false, "write no summary to standard error")
@@ -187,8 +192,20 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	if err != nil {
 		log.Warn(oneLine(err.Error()))
 	}
+	own, err := telemetry.OpenMetrics(context.Background(), f.sinks.getenv, currentVersion(), log)
+	if err != nil {
+		log.Warn(oneLine(err.Error()))
+	}
+	if f.selfProfile {
+		stop, err := telemetry.StartProfile(f.sinks.getenv, currentVersion())
+		if err != nil {
+			log.Warn(oneLine(err.Error()))
+		}
+		defer stop()
+	}
 	symbols := &symbol.Resolver{}
 	pipeline, err := exporter.New(exporter.Config{
+		Meters: own.Provider(), Limits: f.limits.limits(),
 		Spool: place.spool, Sinks: orNone(append(sinks, figures...)), Events: events, Keep: f.keep, Logger: log,
 		Convert: func(r io.Reader, name string) (*convert.Heap, error) {
 			return convert.HeapDump(r, convert.Options{Name: name, Symbols: symbols})
@@ -218,6 +235,11 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	pipeline.Ended(job.PID(), int(by))
 	report := report{command: command, status: status, signal: by, took: time.Since(began), out: out, verbose: f.verbose}
 	f.finish(cmd, job, pipeline, place, &report)
+	last, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := own.Shutdown(last); err != nil {
+		log.Debug(oneLine(err.Error()))
+	}
 	return &statusError{status: status}
 }
 
