@@ -14,6 +14,7 @@
 #include "exit.h"
 #include "giant.h"
 #include "identity.h"
+#include "native.h"
 #include "out.h"
 #include "pyframes.h"
 #include "triggers.h"
@@ -173,6 +174,8 @@ static void *clock_main(void *arg)
 		if (second_over) {
 			next_second = now_ns() + SECOND;
 			hw_py_forget_pages();
+			if (hw_native_uses_list())
+				hw_native_refresh();
 		}
 		uint32_t w = atomic_load(&wanted);
 		if (w == seen) {

@@ -124,6 +124,10 @@ bool hw_maps_object(const struct hw_mapping *m, struct hw_object *o)
 		return false;
 	o->end = bias + high;
 	o->id_len = 0;
+	o->eh_frame_hdr = 0;
+	for (unsigned i = 0; i < e.e_phnum; i++)
+		if (ph[i].p_type == PT_GNU_EH_FRAME)
+			o->eh_frame_hdr = bias + ph[i].p_vaddr;
 	for (unsigned i = 0; i < e.e_phnum && !o->id_len; i++) {
 		unsigned char notes[4096];
 		size_t n = ph[i].p_memsz < sizeof notes ? ph[i].p_memsz : sizeof notes;

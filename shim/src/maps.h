@@ -22,7 +22,8 @@ bool hw_maps_read(uintptr_t at, void *to, size_t n);
  * file. */
 struct hw_object {
 	uintptr_t end;
-	unsigned id_len; /* 0: it has none */
+	uintptr_t eh_frame_hdr; /* address of .eh_frame_hdr, 0: it has none */
+	unsigned id_len;	/* 0: it has none */
 	unsigned char id[64];
 };
 bool hw_maps_object(const struct hw_mapping *m, struct hw_object *o);

@@ -10,7 +10,8 @@
  * there; the Python frames are added all the same. Format: LSB 5.0, "Exception Frames"; DWARF 5 section 6.4; System V ABI
  * AMD64 figure 3.36 (register numbers 6 = rbp, 7 = rsp, 16 = return address).
  *
- * Objects are found with _dl_find_object, which takes no lock (glibc >= 2.35).
+ * Objects are found with _dl_find_object, which takes no lock (glibc >= 2.35), and where the C library has none in a list made
+ * from /proc/self/maps: at start, and by the clock each second. There the walk ends at code that was loaded since.
  */
 #include "native.h"
 
@@ -53,6 +54,62 @@ static uintptr_t self_lo, self_hi, loader_lo, loader_hi;
 static uint64_t loaded; /* what code is mapped where, as one number; clock thread */
 
 extern void *__libc_stack_end; /* ld.so: where the main thread's stack began */
+
+/* ---------------------------------------------------------------- what code is where */
+
+#define MODULES 4096
+
+struct module {
+	uintptr_t lo, hi;
+	const uint8_t *eh_frame_hdr;
+};
+
+/* Two lists: one is read in the hook while the clock makes the other, at most once a second, a hundred thousand times longer
+ * than a hook looks at one. */
+struct modules {
+	unsigned n;
+	struct module m[MODULES];
+};
+
+static struct modules *lists;
+static _Atomic(const struct modules *) modules; /* NULL: _dl_find_object serves */
+
+extern int _dl_find_object(void *, struct dl_find_object *) __attribute__((weak));
+
+static bool add_module(const struct hw_mapping *m, void *arg)
+{
+	struct modules *list = arg;
+	struct hw_object o;
+	if (m->path[0] == '/' && list->n < MODULES && hw_maps_object(m, &o) && o.eh_frame_hdr)
+		list->m[list->n++] = (struct module){m->start, o.end, (const uint8_t *)o.eh_frame_hdr};
+	return true;
+}
+
+static void list_modules(void)
+{
+	struct modules *next = atomic_load(&modules) == &lists[0] ? &lists[1] : &lists[0];
+	next->n = 0;
+	hw_maps_each(add_module, next); /* the kernel lists them by address */
+	atomic_store(&modules, next);
+}
+
+static const uint8_t *eh_frame_hdr(uintptr_t ip)
+{
+	const struct modules *list = atomic_load_explicit(&modules, memory_order_acquire);
+	if (!list) {
+		struct dl_find_object o;
+		return _dl_find_object((void *)ip, &o) == 0 ? o.dlfo_eh_frame : NULL;
+	}
+	unsigned lo = 0, hi = list->n;
+	while (lo < hi) {
+		unsigned mid = lo + (hi - lo) / 2;
+		if (list->m[mid].lo <= ip)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo && ip < list->m[lo - 1].hi ? list->m[lo - 1].eh_frame_hdr : NULL;
+}
 
 /* ---------------------------------------------------------------- reading .eh_frame */
 
@@ -371,12 +428,9 @@ static bool read_cie(const uint8_t *p, struct cie *cie)
 /* The entry of .eh_frame_hdr's table whose range may hold ip; NULL if the object has no such table. */
 static const uint8_t *find_fde(uintptr_t ip)
 {
-	struct dl_find_object o;
-	if (_dl_find_object((void *)ip, &o) != 0 || !o.dlfo_eh_frame)
-		return NULL;
-	const uint8_t *h = o.dlfo_eh_frame;
+	const uint8_t *h = eh_frame_hdr(ip);
 	/* version 1, table of (sdata4 | datarel) pairs: what every linker writes */
-	if (h[0] != 1 || h[2] == 0xff || h[3] != 0x3b)
+	if (!h || h[0] != 1 || h[2] == 0xff || h[3] != 0x3b)
 		return NULL;
 	struct cur c = {h + 4, h + 4 + 32, false};
 	encoded(&c, h[1]);
@@ -561,7 +615,22 @@ const char *hw_native_init(void)
 	if (m == MAP_FAILED)
 		return "no memory for the unwind rules";
 	cache = m;
+	return _dl_find_object ? NULL : hw_native_use_list();
+}
+
+const char *hw_native_use_list(void)
+{
+	void *m = mmap(NULL, 2 * sizeof *lists, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (m == MAP_FAILED)
+		return "no memory for the list of modules";
+	lists = m;
+	list_modules();
 	return NULL;
+}
+
+bool hw_native_uses_list(void)
+{
+	return atomic_load(&modules);
 }
 
 static bool mix_code(const struct hw_mapping *m, void *arg)
@@ -576,7 +645,10 @@ void hw_native_refresh(void)
 {
 	uint64_t now = 1;
 	hw_maps_each(mix_code, &now);
-	if (loaded && now != loaded)
+	if (loaded && now != loaded) {
+		if (hw_native_uses_list())
+			list_modules();
 		atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
+	}
 	loaded = now;
 }

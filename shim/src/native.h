@@ -17,6 +17,10 @@ struct hw_natwalk {
  * else the reason in words. */
 const char *hw_native_init(void);
 
+/* Has objects be found in a list of our own, as on a C library without _dl_find_object; outside the hook. */
+const char *hw_native_use_list(void);
+bool hw_native_uses_list(void);
+
 /* Clock thread: forget cached rules if other code is mapped than at the last call. */
 void hw_native_refresh(void);
 

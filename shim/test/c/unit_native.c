@@ -72,6 +72,17 @@ int main(void)
 	pthread_create(&t, NULL, on_thread, NULL);
 	pthread_join(t, NULL);
 	CHECK(walk.total >= 12, "a thread's stack has its frames: %u", walk.total);
+	unsigned frames = walk.total;
+	CHECK(!hw_native_uses_list() && hw_native_use_list() == NULL && hw_native_uses_list(), "the list of modules can be made");
+	atomic_fetch_add(&generation, 1); /* nothing is remembered */
+	pthread_create(&t, NULL, on_thread, NULL);
+	pthread_join(t, NULL);
+	CHECK(walk.total == frames && !walk.ended_early, "the list finds the same frames as the loader's: %u and %u", walk.total, frames);
+	hw_native_refresh();
+	loaded++;
+	const struct modules *before_list = modules;
+	hw_native_refresh();
+	CHECK(modules != before_list && modules->n == before_list->n, "other code gives a new list");
 	CHECK(work_out(0x1000).kind == KIND_BAD, "an address in no object has no rule");
 	CHECK(work_out((uintptr_t)&walk).kind == KIND_BAD, "data has no rule");
 	self_lo = lo;
