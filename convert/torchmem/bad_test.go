@@ -21,6 +21,8 @@ import (
 // pairs is a dict with its order.
 type pairs []any
 
+type tuple [2]int
+
 func dictOf(kv ...any) pairs { return kv }
 
 // pickled is protocol 2 without a memo.
@@ -56,6 +58,8 @@ func appendValue(b []byte, v any) []byte {
 			b = appendValue(b, item)
 		}
 		return append(b, 'e')
+	case tuple:
+		return append(appendValue(appendValue(b, v[0]), v[1]), 0x86)
 	case pairs:
 		b = append(b, '}', '(')
 		for _, item := range v {

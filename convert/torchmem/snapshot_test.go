@@ -72,7 +72,7 @@ func TestLargestHoleAtTheErrorIsThatOfTheDumpBeforeUnwinding(t *testing.T) {
 		_, data := generate(t, o)
 		d := read(t, data, torchmem.Options{}).Devices[0]
 		got := d.OOMs[0]
-		o.Unwind = true
+		o.Unwind, o.GiveBack = true, true
 		_, data = generate(t, o)
 		unwound := read(t, data, torchmem.Options{}).Devices[0].OOMs[0]
 		if got.LargestHole != unwound.LargestHole || got.Inactive != unwound.Inactive || got.LargestHole == 0 {
@@ -82,6 +82,17 @@ func TestLargestHoleAtTheErrorIsThatOfTheDumpBeforeUnwinding(t *testing.T) {
 		if got.LargestHole < d.LargestHole || got.LargestHole > d.LargestHole+2<<20 {
 			t.Errorf("expandable %v: hole %d rebuilt, %d in the dump's blocks", expandable, got.LargestHole, d.LargestHole)
 		}
+	}
+}
+
+// A block of before the window that was freed between two errors was in place at the first.
+func TestHolesBetweenTwoErrors(t *testing.T) {
+	oom := dictOf("action", "oom", "device_free", 0, "size", 9000, "stream", 0, "frames", []any{})
+	data := snapshotOf([]any{segmentOf(4096, 4096, blockOf(4096, 512, 500, "active_allocated"), blockOf(4608, 3584, 0, "inactive"))},
+		[]any{oom, event("free_completed", 4096+2048, 512), oom})
+	d := read(t, data, torchmem.Options{}).Devices[0]
+	if len(d.OOMs) != 2 || d.OOMs[0].LargestHole != 1536 || d.OOMs[1].LargestHole != 3584 || d.OOMs[0].Live != 1012 || d.OOMs[1].Live != 500 {
+		t.Errorf("got %+v and %+v", d.OOMs[0], d.OOMs[1])
 	}
 }
 
@@ -170,6 +181,19 @@ func TestWindowThatBeginsLateIsTold(t *testing.T) {
 		"allocator_settings", dictOf("0", dictOf("trace_alloc_max_entries", 1, "trace_alloc_overflowed", true))))
 	if s := read(t, data, torchmem.Options{}); !s.Settings.WindowOverflowed || !s.Devices[0].WindowTruncated {
 		t.Errorf("got %+v", s.Settings)
+	}
+}
+
+// Events did not tell the pool before 2.12: in the views of the window, what was there before has no such label either.
+func TestPoolIsTheSegments(t *testing.T) {
+	segment := append(segmentOf(4096, 1024, blockOf(4096, 1024, 1000, "active_allocated")), "segment_pool_id", tuple{0, 3})
+	s := read(t, snapshotOf([]any{segment}, []any{event("alloc", 9, 9), event("free", 9, 9)}), torchmem.Options{})
+	for name, want := range map[string]string{"live": "0,3", "reserved": "0,3", "rounding": "0,3", "peak": ""} {
+		for _, sample := range view(t, s, name, "").Sample {
+			if got := strings.Join(sample.Label["pool"], " "); got != want {
+				t.Errorf("view %s: pool %q, want %q", name, got, want)
+			}
+		}
 	}
 }
 

@@ -42,6 +42,7 @@ type Options struct {
 	Expandable bool
 	OOM        bool // the last step runs out of memory
 	Unwind     bool // and everything it had is freed before the dump
+	GiveBack   bool // and the cache is emptied then
 	// Window keeps only the last events, as a ring that has overflowed.
 	Window int
 	// Whole records from the first allocation on, so that nothing is live before the window.
@@ -515,6 +516,9 @@ func (s *Snapshot) run() {
 	if o.Unwind {
 		for _, b := range held {
 			s.free(b)
+		}
+		if o.GiveBack {
+			s.release(s.stack("free"), s.newContext())
 		}
 	}
 }
