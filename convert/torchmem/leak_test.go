@@ -113,3 +113,92 @@ func TestRunningStepDoesNotCount(t *testing.T) {
 		t.Error("5 steps are wanted, 4 are there: not judged")
 	}
 }
+
+// Without steps, what stays from one half of the window only was built there, or is still in use.
+func TestDecilesOfOneHalfAreNoLeak(t *testing.T) {
+	f := func(want bool, line int, at ...int) {
+		t.Helper()
+		var frames []any
+		if line > 0 {
+			frames = []any{dictOf("name", "f", "filename", "/m/model.py", "line", line)}
+		}
+		var events []any
+		for i := range 100 {
+			for _, k := range at {
+				if k == i {
+					events = append(events, dictOf("action", "alloc", "addr", 1<<20+i*512, "size", 100, "stream", 1, "frames", frames))
+				}
+			}
+			events = append(events, event("alloc", 4096, 10), event("free_completed", 4096, 10))
+		}
+		l := read(t, snapshotOf(nil, events), torchmem.Options{}).Devices[0].Leak
+		if l.StepsFrom != torchmem.StepsFromDeciles || !l.Judged || (len(l.Stacks) > 0) != want {
+			t.Errorf("survivors at %v: %s", at, l.Verdict())
+		}
+	}
+	f(true, 12, 5, 35, 65)
+	f(true, 12, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95)
+	f(false, 12, 5, 65)
+	f(false, 12, 1, 11, 21, 31, 41)
+	f(false, 12, 61, 71, 81, 91)
+	f(false, 12, 54, 55, 56, 57, 5, 6, 7)
+	f(false, 0, 5, 35, 65) // many different allocations may have no stack
+}
+
+// A window in which nothing is freed is a program being built.
+func TestDecilesOfABuildAreNotJudged(t *testing.T) {
+	var events []any
+	for i := range 100 {
+		events = append(events, dictOf("action", "alloc", "addr", 1<<20+i*512, "size", 100, "frames", []any{dictOf("name", "f", "filename", "/m/model.py", "line", 3)}))
+	}
+	l := read(t, snapshotOf(nil, events), torchmem.Options{}).Devices[0].Leak
+	if l.Judged || len(l.Stacks) > 0 || !strings.Contains(l.Verdict(), "not judged") {
+		t.Errorf("got %s", l.Verdict())
+	}
+}
+
+// The state of an optimizer is made when a parameter first has a gradient: for experts that may be in any step.
+func TestOptimizerStateOfManyStepsIsNoLeak(t *testing.T) {
+	for file, leak := range map[string]bool{"/opt/venv/lib/python3.11/site-packages/torch/optim/adam.py": false, `C:\env\torch\optim\adam.py`: false, "/home/me/optim/adam.py": true} {
+		var events []any
+		for i := range 100 {
+			if i%10 == 5 {
+				events = append(events, dictOf("action", "alloc", "addr", 1<<20+i*512, "size", 100,
+					"frames", []any{dictOf("name", "at::zeros", "filename", "??", "line", 0), dictOf("name", "_init_group", "filename", file, "line", 174)}))
+			}
+			events = append(events, event("alloc", 4096, 10), event("free_completed", 4096, 10))
+		}
+		l := read(t, snapshotOf(nil, events), torchmem.Options{}).Devices[0].Leak
+		if strings.HasPrefix(file, "C:") {
+			file = "windows"
+		}
+		if (len(l.Stacks) > 0) != leak || (l.OptimizerBytes == 1000) == leak {
+			t.Errorf("%s: %s, optimizer %d", file, l.Verdict(), l.OptimizerBytes)
+		}
+	}
+}
+
+// The end of a step may be written after the last event: the step is complete all the same.
+func TestStepWhoseEndComesLate(t *testing.T) {
+	var events, marks []any
+	now := 1_783_874_600_000_000
+	for step := range 3 {
+		for i := range 10 {
+			now += 10
+			events = append(events, dictOf("action", "alloc", "addr", 1<<20+step*51200+i*512, "size", 100, "time_us", now,
+				"frames", []any{dictOf("name", "f", "filename", "/m/model.py", "line", 9)}))
+		}
+		now += 10
+		marks = append(marks, dictOf("stage", "END", "name", "Optimizer.step#Adam.step", "device", 0, "time_us", now))
+	}
+	data := pickled(dictOf("segments", []any{}, "device_traces", []any{events}, "external_annotations", marks))
+	l := read(t, data, torchmem.Options{}).Devices[0].Leak
+	if l.Steps != 3 || len(l.Stacks) != 1 || l.Stacks[0].Steps != 3 {
+		t.Errorf("got %s", l.Verdict())
+	}
+	// Without its end the third is still running.
+	data = pickled(dictOf("segments", []any{}, "device_traces", []any{events}, "external_annotations", marks[:2]))
+	if l := read(t, data, torchmem.Options{}).Devices[0].Leak; l.Steps != 2 || l.Judged || len(l.Stacks) > 0 {
+		t.Errorf("got %s", l.Verdict())
+	}
+}
