@@ -153,7 +153,7 @@ void hw_exit_init(void)
 {
 	atomic_store(&active, hw_config.exit_dump);
 	/* Without frames it can't be told when an import would do harm. */
-	if (hw_py_minor() < 8 || !hw_selfcheck_init() || strcmp(hw_py_frames_state(), "on")) {
+	if (hw_py_minor() < 8 || !hw_selfcheck_init() || (strcmp(hw_py_frames_state(), "on") && !hw_py_on_trial())) {
 		atomic_store(&armed, true);
 		return;
 	}

@@ -80,7 +80,7 @@ static inline bool readable(uint64_t page)
 
 /* Bytes of each struct that are read: up to the end of the last field in pyoffsets.h, and not more, since an object may lie
  * at the end of what is mapped. */
-enum { TSTATE = 80, CFRAME = 24, FRAME = 112, INTERP_FRAME = 75, CODE = 144, STR = 36, BYTES = 24 };
+enum { TSTATE = 80, CFRAME = 24, FRAME = 112, INTERP_FRAME = 79, CODE = 144, CODE_FT = 232, STR = 36, STR_FT = 52, BYTES = 24, BYTES_FT = 40 };
 
 /* User space of x86-64 without 5-level paging, above the zero page, aligned as every object is, and there. */
 static inline bool sane(const void *p, size_t n)
@@ -121,14 +121,14 @@ static inline int64_t load_i64(const char *p, unsigned off)
 
 static bool chars(const char *o, struct hw_chars *c)
 {
-	if (!sane(o, STR) || load_ptr(o, HW_OB_TYPE) != type_str)
+	if (!sane(o, L.ft ? STR_FT : STR) || load_ptr(o, L.ob_type) != type_str)
 		return false;
-	uint32_t st = (uint32_t)load_i32(o, HW_STR_STATE);
-	int64_t len = load_i64(o, HW_STR_LENGTH);
-	unsigned kind = HW_STR_KIND(st);
-	if (len < 0 || len > (int64_t)MAX_NAME || !HW_STR_COMPACT(st) || (kind != 1 && kind != 2 && kind != 4))
+	uint32_t st = (uint32_t)load_i32(o, L.u_state);
+	int64_t len = load_i64(o, L.u_length);
+	unsigned kind = HW_STR_KIND(&L, st);
+	if (len < 0 || len > (int64_t)MAX_NAME || !HW_STR_COMPACT(&L, st) || (kind != 1 && kind != 2 && kind != 4))
 		return false;
-	bool ascii = HW_STR_ASCII(st);
+	bool ascii = HW_STR_ASCII(&L, st);
 	if (!readable_to(o, (ascii ? L.u_ascii : L.u_compact) + (size_t)len * kind))
 		return false;
 	*c = (struct hw_chars){o + (ascii ? L.u_ascii : L.u_compact), (uint32_t)len, (uint8_t)kind, ascii};
@@ -202,7 +202,7 @@ static int32_t line_of(const char *code, const char *table, int64_t size, int64_
 {
 	int64_t line = load_i32(code, L.co_first);
 	if (addr >= 0 && table) {
-		const uint8_t *p = (const uint8_t *)table + HW_BYTES_DATA, *end = p + size;
+		const uint8_t *p = (const uint8_t *)table + L.b_data, *end = p + size;
 		line = L.minor < 10    ? line_lnotab(p, end, addr, line)
 		       : L.minor == 10 ? line_pep626(p, end, addr, line)
 				       : line_location(p, end, addr, line);
@@ -226,16 +226,16 @@ uint64_t hw_py_encode(const struct hw_pyframe *f)
 {
 	const char *code = f->code;
 	struct hw_chars file, name;
-	if (!sane(code, CODE) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
+	if (!sane(code, L.ft ? CODE_FT : CODE) || load_ptr(code, L.ob_type) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
 	    !chars(load_ptr(code, L.co_qual), &name))
 		return HW_MARK_STOPPED;
 	uint32_t id = hw_intern(&file, &name, (uint32_t)load_i32(code, L.co_first));
 
 	const char *table = load_ptr(code, L.co_lines);
 	int64_t size = 0;
-	if (sane(table, BYTES) && load_ptr(table, HW_OB_TYPE) == type_bytes)
-		size = load_i64(table, HW_OB_SIZE);
-	if (size <= 0 || size > MAX_LINETABLE || !readable_to(table, HW_BYTES_DATA + (size_t)size))
+	if (sane(table, L.ft ? BYTES_FT : BYTES) && load_ptr(table, L.ob_type) == type_bytes)
+		size = load_i64(table, L.ob_size);
+	if (size <= 0 || size > MAX_LINETABLE || !readable_to(table, L.b_data + (size_t)size))
 		table = NULL;
 	int32_t line;
 	if (!table || size < LINE_CACHE_MIN) {
@@ -301,6 +301,20 @@ static void walk_objects(struct hw_pywalk *w, const char *ts)
 	}
 }
 
+/* Where the bytecode begins that this frame runs: the thread's copy, where it has one. */
+static const char *bytecode(const char *f, const char *code)
+{
+	const char *copies = sane(code, CODE_FT) ? load_ptr(code, L.co_tlbc) : NULL;
+	int32_t i = load_i32(f, L.f_tlbc);
+	if (sane(copies, HW_CODE_ARRAY_ENTRIES) && i >= 0 && i < load_i64(copies, 0)) {
+		const char *entry = copies + HW_CODE_ARRAY_ENTRIES + (size_t)i * 8;
+		const char *copy = sane(entry, 8) ? load_ptr(entry, 0) : NULL;
+		if (copy)
+			return copy;
+	}
+	return code + L.co_code;
+}
+
 /* 3.11+: a chain of _PyInterpreterFrame; Python-to-Python calls share one C call of the eval loop. The C frame of a run
  * is told by an object in it: 3.11 the _PyCFrame, 3.12+ the entry frame at the end of the run. Of an entry frame only
  * owner and previous may be read. From 3.14 on f_executable is tagged in its low bits. */
@@ -334,7 +348,7 @@ static void walk_interp(struct hw_pywalk *w, const char *ts)
 		const char *code = load_ptr(f, L.f_code);
 		if (L.minor >= 14)
 			code = (const char *)((uintptr_t)code & ~(uintptr_t)3);
-		keep(w, code, (int64_t)(load_ptr(f, L.f_instr) - (code + L.co_code)));
+		keep(w, code, (int64_t)(load_ptr(f, L.f_instr) - (L.co_tlbc ? bytecode(f, code) : code + L.co_code)));
 		if (L.f_entry && f[L.f_entry] && cf) {
 			end_run(w, (uintptr_t)cf);
 			cf = sane(cf, CFRAME) ? load_ptr(cf, L.cf_prev) : NULL;
@@ -379,7 +393,7 @@ bool hw_py_inside_importlib(void)
 	for (uint32_t i = 0; i < w.total && i < HW_KEEP_LEAF; i++) {
 		const char *code = w.leaf[i].code;
 		struct hw_chars file, name;
-		if (!sane(code, CODE) || load_ptr(code, HW_OB_TYPE) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
+		if (!sane(code, L.ft ? CODE_FT : CODE) || load_ptr(code, L.ob_type) != type_code || !chars(load_ptr(code, L.co_file), &file) ||
 		    !chars(load_ptr(code, L.co_qual), &name))
 			return true;
 		if (!is_text(&file, "<frozen importlib._bootstrap>"))
@@ -470,8 +484,8 @@ static bool agrees(const struct hw_layout *l, const struct hw_debug_words *d, co
 		{d->current_frame, l->ts_frame}, {d->previous, l->f_back},	{d->executable, l->f_code},
 		{d->instr_ptr, l->f_instr},	 {d->owner, l->f_owner},	{d->filename, l->co_file},
 		{d->qualname, l->co_qual},	 {d->linetable, l->co_lines},	{d->firstlineno, l->co_first},
-		{d->code_adaptive, l->co_code},	 {d->ob_type, HW_OB_TYPE},	{d->ob_size, HW_OB_SIZE},
-		{d->ob_sval, HW_BYTES_DATA},	 {d->state, HW_STR_STATE},	{d->length, HW_STR_LENGTH},
+		{d->code_adaptive, l->co_code},	 {d->ob_type, l->ob_type},	{d->ob_size, l->ob_size},
+		{d->ob_sval, l->b_data},	 {d->state, l->u_state},	{d->length, l->u_length},
 		{d->asciiobject, l->u_ascii},
 	};
 	for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
@@ -487,8 +501,6 @@ static const char *check_runtime(const struct hw_layout *l)
 		return "the interpreter does not describe itself as 3.13 and later do";
 	if (runtime[1] >> 16 != (uint64_t)(0x300 + l->minor))
 		return "the interpreter's description of itself is of another version";
-	if (runtime[2])
-		return "free-threaded builds are not supported yet";
 	for (size_t i = 0; i < sizeof hw_debug_words / sizeof *hw_debug_words; i++)
 		if (hw_debug_words[i].minor == l->minor)
 			return agrees(l, &hw_debug_words[i], runtime)
@@ -510,11 +522,19 @@ static bool find_eval(void)
 	return true;
 }
 
+/* 3.13+: the third word of its description. */
+static bool is_free_threaded(void)
+{
+	const uint64_t *runtime = minor >= 13 ? hw_py_symbol("_PyRuntime") : NULL;
+	return runtime && !memcmp(runtime, "xdebugpy", 8) && runtime[2];
+}
+
 const char *hw_py_enable(void)
 {
 	const struct hw_layout *l = NULL;
+	bool ft = is_free_threaded();
 	for (size_t i = 0; i < sizeof hw_layouts / sizeof *hw_layouts; i++)
-		if (hw_layouts[i].minor == minor)
+		if (hw_layouts[i].minor == minor && hw_layouts[i].ft == ft)
 			l = &hw_layouts[i];
 	if (!l)
 		return off("this Python version is not known");
@@ -540,9 +560,24 @@ const char *hw_py_enable(void)
 	(void)is_finalizing();
 	(void)get_tstate();
 	L = *l;
+	if (L.ft) {
+		off("free-threaded, not looked at yet");
+		return NULL;
+	}
 	atomic_store(&enabled, true);
 	strcpy(state, "on");
 	return NULL;
+}
+
+bool hw_py_on_trial(void)
+{
+	return L.minor && L.ft && !atomic_load(&enabled) && !strcmp(state, "off: free-threaded, not looked at yet");
+}
+
+void hw_py_try(void)
+{
+	atomic_store(&enabled, true);
+	strcpy(state, "on");
 }
 
 struct hw_layout *hw_py_layout(void)

@@ -42,6 +42,10 @@ const char *hw_py_enable(void);
 struct hw_layout;
 struct hw_layout *hw_py_layout(void);
 
+/* A layout that no interpreter has confirmed waits for the self-check, which turns it on to look. */
+bool hw_py_on_trial(void);
+void hw_py_try(void);
+
 /* Turns the walk off for good. Walks that are under way end as they would have. */
 void hw_py_disable(const char *reason);
 

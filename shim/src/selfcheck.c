@@ -89,8 +89,12 @@ static const char *differs(void *frame, const struct hw_pyframe *captured)
 void hw_selfcheck(void)
 {
 	static struct hw_pywalk w; /* one check, in one thread */
-	void *frame = strcmp(hw_py_frames_state(), "on") ? NULL : py.frame();
+	void *frame = py.frame();
 	if (!frame)
+		return;
+	if (hw_py_on_trial())
+		hw_py_try();
+	if (strcmp(hw_py_frames_state(), "on"))
 		return;
 	hw_py_walk(&w);
 	const char *part = w.stopped ? "chain of frames" : NULL;
