@@ -311,6 +311,12 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 		if proc == nil {
 			continue
 		}
+		if err := proc.claim.Refresh(); err != nil {
+			p.lose(name, proc, err)
+			if proc = p.claim(name); proc == nil {
+				continue
+			}
+		}
 		l := &listed{proc: proc}
 		// Dead before the listing means that nothing comes after it.
 		if t := time.Now(); now || t.After(proc.judgeAt) {
@@ -325,10 +331,6 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 		}
 		l.dumps, err = proc.claim.Dumps()
 		p.complain(err)
-		if err := proc.claim.Refresh(); err != nil {
-			p.lose(name, proc, err)
-			continue
-		}
 		l.found = p.enter(proc, l.dumps)
 		all = append(all, l)
 	}
@@ -704,7 +706,10 @@ func (p *Pipeline) forget(name string, proc *process, why string) {
 	p.log.Debug("folder left", "folder", name, "because", why)
 }
 
-// lose lets go of a folder that another reader has taken over.
+// lost is why a dump was dropped that was no longer there, or no longer ours, beside spool.Why.
+const lost = "lost"
+
+// lose lets go of a folder that another reader has taken over, or that was removed.
 func (p *Pipeline) lose(name string, proc *process, why error) {
 	p.complain(why)
 	p.mu.Lock()
@@ -712,6 +717,9 @@ func (p *Pipeline) lose(name string, proc *process, why error) {
 	for _, e := range proc.entries {
 		if !e.done {
 			e.open = nil
+			if e.event == nil {
+				p.stats.Dropped[lost]++
+			}
 			p.finish(e)
 		}
 	}

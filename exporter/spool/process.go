@@ -113,10 +113,20 @@ func (s *Spool) openFolder(root *os.File, name string) (*os.File, uint32, error)
 	return dir, st.Uid, nil
 }
 
-// Refresh says that the claim is still wanted. ErrClaimed means that another reader has it now: only a lock file, on a
-// file system without locks, can be lost so.
+// Refresh says that the claim is still wanted. ErrClaimed means that another reader has it now, which only a lock file can
+// be lost to, on a file system without locks; os.ErrNotExist that the folder has gone, or another one has its name.
 func (p *Process) Refresh() error {
-	if err := p.claim.refresh(); err != nil {
+	root, err := p.spool.root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if !identifies(root, p.name, p.dir) {
+		err = os.ErrNotExist
+	} else {
+		err = p.claim.refresh()
+	}
+	if err != nil {
 		return fmt.Errorf("refreshing the claim of %s: %w", p.path, err)
 	}
 	return nil
