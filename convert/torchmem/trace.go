@@ -51,7 +51,7 @@ type trace struct {
 }
 
 type badEvents struct {
-	size, double, unknownFrees int64
+	size, double int64
 }
 
 // growth is the state when a segment was added.

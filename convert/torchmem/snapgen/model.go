@@ -453,7 +453,7 @@ func (s *Snapshot) complete(b *block, stack, ctx int32) {
 func (s *Snapshot) run() {
 	o := s.Options
 	s.recorded = o.Whole
-	var params, state, leaks, grads []*block
+	var params, state, grads []*block
 	for range 2 * o.Layers {
 		params = append(params, s.malloc(1<<20+s.rng.Int64N(3<<20), "param"))
 	}
@@ -463,7 +463,7 @@ func (s *Snapshot) run() {
 		sequence := 1 + s.rng.Int64N(4)
 		data := s.malloc(sequence<<16, "data")
 		if o.Leak > 0 {
-			leaks = append(leaks, s.malloc(o.Leak, "leak"))
+			s.malloc(o.Leak, "leak")
 		}
 		var held []*block
 		for range o.Layers {

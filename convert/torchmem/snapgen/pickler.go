@@ -61,7 +61,6 @@ type pickler struct {
 	memo     uint32
 	frame    []byte
 	texts    map[string]uint32 // cpp: strings are memoised by value
-	err      error
 }
 
 const (
@@ -74,12 +73,15 @@ func writePickle(w io.Writer, v any, protocol int, cpp bool) error {
 	if cpp {
 		p.protocol = 2
 	}
-	p.w.Write([]byte{0x80, byte(p.protocol)})
+	p.write([]byte{0x80, byte(p.protocol)})
 	p.save(v)
 	p.emit('.')
 	p.commit()
 	return p.w.Flush()
 }
+
+// write leaves errors to Flush, which returns the first of them.
+func (p *pickler) write(b []byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) emit(b ...byte) { p.frame = append(p.frame, b...) }
 
@@ -89,9 +91,9 @@ func (p *pickler) commit() {
 		var head [9]byte
 		head[0] = 0x95
 		binary.LittleEndian.PutUint64(head[1:], uint64(len(p.frame)))
-		p.w.Write(head[:])
+		p.write(head[:])
 	}
-	p.w.Write(p.frame)
+	p.write(p.frame)
 	p.frame = p.frame[:0]
 }
 
