@@ -491,3 +491,30 @@ func check(t testing.TB, s *torchmem.Snapshot) {
 		t.Fatal(err)
 	}
 }
+
+// In a file that was cut, the traces that were read to their end are as good as in a whole one.
+func TestTracesBeforeTheCutAreWhole(t *testing.T) {
+	traces := []any{[]any{event("alloc", 1, 100), event("free", 1, 100)}, []any{event("alloc", 2, 100), event("free_requested", 2, 100)}, []any{event("snapshot", 0, 0)}}
+	data := pickled(dictOf("segments", []any{}, "device_traces", traces, "allocator_settings", dictOf("expandable_segments", true)))
+	f := func(before string, want ...bool) {
+		t.Helper()
+		cut := len(data)
+		if before != "" {
+			cut = bytes.Index(data, []byte(before))
+		}
+		s := read(t, data[:cut], torchmem.Options{})
+		var got []bool
+		for _, d := range s.Devices {
+			got = append(got, d.Complete)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("cut before %q: complete %v, want %v", before, got, want)
+		}
+	}
+	f("free", false)
+	f("free_requested", true, false)
+	f("snapshot", true, false) // nothing of the third was seen: the second may go on
+	f("allocator_settings", true, true, true)
+	f("expandable_segments", true, true, true)
+	f("", true, true, true)
+}
