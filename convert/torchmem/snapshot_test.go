@@ -518,3 +518,21 @@ func TestTracesBeforeTheCutAreWhole(t *testing.T) {
 	f("expandable_segments", true, true, true)
 	f("", true, true, true)
 }
+
+// Pinned host memory has segments and a trace of its own, in one list or in a list of lists.
+func TestHostTraces(t *testing.T) {
+	events := []any{event("alloc", 4096, 1000), event("alloc", 8192, 50), event("free", 8192, 50)}
+	for _, traces := range [][]any{events, {events}} {
+		data := pickled(dictOf("segments", []any{}, "device_traces", []any{[]any{event("alloc", 4096, 7), event("free", 4096, 7)}},
+			"host_segments", []any{segmentOf(4096, 1024, blockOf(4096, 1024, 1000, "active_allocated"))}, "host_traces", traces))
+		s := read(t, data, torchmem.Options{})
+		if len(s.Devices) != 2 {
+			t.Fatalf("%d devices", len(s.Devices))
+		}
+		d := s.Devices[1]
+		if d.Name != "cpu" || d.AllocBytes != 1050 || d.SurvivorBytes != 1000 || d.Requested != 1000 || d.Baseline != 0 || s.Devices[0].AllocBytes != 7 {
+			t.Errorf("got %+v and %+v", d, s.Devices[0])
+		}
+		check(t, s)
+	}
+}
