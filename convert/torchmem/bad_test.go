@@ -116,6 +116,10 @@ func TestOddSnapshotsAreReadWithAWarning(t *testing.T) {
 	}
 	one := []any{segmentOf(4096, 1024, blockOf(4096, 1024, 1000, "active_allocated"))}
 	f(snapshotOf(one, nil), "", func(d *torchmem.Device) bool { return d.Requested == 1000 && d.Reserved == 1024 })
+	// The state has two names: the documentation's and the code's.
+	for _, state := range []string{"active_pending_free", "active_awaiting_free"} {
+		f(snapshotOf([]any{segmentOf(4096, 1024, blockOf(4096, 1024, 1000, state))}, nil), "", func(d *torchmem.Device) bool { return d.Pending == 1000 && d.Requested == 1000 })
+	}
 	// Frees of addresses that nobody allocated are ordinary: the window begins late.
 	f(snapshotOf(one, []any{event("free_completed", 99, 500), event("free_completed", 99, 500)}), "",
 		func(d *torchmem.Device) bool { return d.StaleFrees == 2 && d.Baseline == 2000 && d.Peak == 2000 })
