@@ -163,7 +163,7 @@ func TestAnExporterThatIsKilledAnywhereDeliversEachDumpOnce(t *testing.T) {
 		}
 		p.dump(folder, written[folder], reason, "a=1")
 	}
-	start := func(kept bool) (*exec.Cmd, io.Closer) {
+	start := func() (*exec.Cmd, io.Closer) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), helperSpool+"="+p.path, helperRecord+"="+r.URL)
 		cmd.Stderr = &p.logs
@@ -187,7 +187,7 @@ func TestAnExporterThatIsKilledAnywhereDeliversEachDumpOnce(t *testing.T) {
 			write(folders[2])
 		}
 		before := r.len()
-		cmd, _ := start(false)
+		cmd, _ := start()
 		// Some lives end before anything was sent, most at a random point after.
 		if random.IntN(8) > 0 {
 			p.until("it has delivered something", func() bool { return r.len() > before })
@@ -201,7 +201,7 @@ func TestAnExporterThatIsKilledAnywhereDeliversEachDumpOnce(t *testing.T) {
 		}
 		_ = cmd.Wait()
 	}
-	last, in := start(true)
+	last, in := start()
 	in.Close()
 	if err := last.Wait(); err != nil {
 		t.Fatalf("the last life: %v\n%s", err, p.logs.String())
@@ -575,7 +575,17 @@ func TestManyProcessesAtOnce(t *testing.T) {
 			return convert.HeapDump(r, convert.Options{Name: name})
 		}
 	}, m)
-	p.until("all are delivered", func() bool { mu.Lock(); defer mu.Unlock(); return count == processes*dumps })
+	for tick, deadline := time.NewTicker(10*time.Millisecond), began.Add(patience+soak()); ; <-tick.C {
+		mu.Lock()
+		done := count == processes*dumps
+		mu.Unlock()
+		if done {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d delivered", count, processes*dumps)
+		}
+	}
 	took := time.Since(began)
 	p.finish(pipeline)
 	t.Logf("%d dumps of %d bytes from %d processes in %v: %.1f MiB more in use at most", count, text.Len(), processes, took.Round(time.Millisecond), float64(most.Load())/(1<<20))

@@ -43,7 +43,7 @@ func TestSinksShareAnItem(t *testing.T) {
 		t.Fatal(err)
 	}
 	it := &sink.Item{
-		Identity: parse(t, process), Process: "node7-4242-8123456", Base: "000001.interval", Seq: 1, Reason: "interval", Time: profiletest.When,
+		Identity: parse(t, process), Process: "node7-4242-8123456", Base: "000001.interval", Seq: 1, Reason: "interval", Time: time.Now(),
 		Kind: "host", View: "live", Profile: profiletest.Generate(profiletest.Shape{Stacks: 50, Depth: 10, Functions: 50, Types: 4, Seed: 2}),
 	}
 	before := it.Profile.String()

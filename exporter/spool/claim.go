@@ -31,13 +31,16 @@ const (
 type claim struct {
 	dir  *os.File
 	file *os.File // the lock file, nil with a lock on the folder
+
+	told func(fd int, held bool)
 }
 
 func (s *Spool) lock(dir *os.File) (*claim, error) {
 	err := s.opts.flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case err == nil:
-		return &claim{dir: dir}, nil
+		s.opts.Claimed(int(dir.Fd()), true)
+		return &claim{dir: dir, told: s.opts.Claimed}, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return nil, ErrClaimed
 	}
@@ -133,6 +136,9 @@ func (c *claim) refresh() error {
 
 func (c *claim) release() error {
 	var err error
+	if c.told != nil {
+		c.told(int(c.dir.Fd()), false)
+	}
 	if c.file != nil {
 		if identifies(c.dir, claimFile, c.file) {
 			err = remove(c.dir, claimFile, 0)

@@ -30,6 +30,9 @@ type Options struct {
 	StaleAfter   time.Duration // a drained folder whose process cannot be judged is removed when untouched for so long; 24 h
 	StaleClaim   time.Duration // a lock file of another host is void when untouched for so long, at least 4 × Poll; 2 min
 	Logger       *slog.Logger  // nil: silent
+	// Claimed is told the file descriptor that holds each claim, and when it is let go. A forked child that keeps it keeps
+	// the claim (flock(2)).
+	Claimed func(fd int, held bool)
 
 	machine *machine
 	now     func() time.Time
@@ -64,6 +67,9 @@ func Open(path string, opts Options) (*Spool, error) {
 		opts.StaleClaim = defaultStaleClaim
 	}
 	opts.StaleClaim = max(opts.StaleClaim, 4*opts.Poll)
+	if opts.Claimed == nil {
+		opts.Claimed = func(int, bool) {}
+	}
 	if opts.flock == nil {
 		opts.flock = unix.Flock
 	}

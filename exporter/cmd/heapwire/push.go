@@ -40,14 +40,14 @@ A dump in a process folder of a spool is sent as that process's; any other input
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			log := newLogger(cmd.ErrOrStderr(), slog.LevelInfo)
-			sinks, _, err := f.open(log)
+			to, err := f.open(log)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			err = push(ctx, cmd, sinks, args)
-			for _, s := range sinks {
+			err = push(ctx, cmd, to.Profiles, args)
+			for _, s := range to.Profiles {
 				if closed := s.Close(ctx); closed != nil {
 					err = errors.Join(err, fmt.Errorf("closing sink %s: %w", s.Name(), closed))
 				}

@@ -183,13 +183,9 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 		return err
 	}
 	env = run.Set(env, "HEAPWIRE_SPOOL", place.spool.Path())
-	sinks, out, err := f.sinks.open(log)
+	to, err := f.sinks.open(log)
 	if err != nil {
 		// A faulty variable is no reason to keep a job from running.
-		log.Warn(oneLine(err.Error()))
-	}
-	figures, events, err := f.sinks.openSignals(log)
-	if err != nil {
 		log.Warn(oneLine(err.Error()))
 	}
 	own, err := telemetry.OpenMetrics(context.Background(), f.sinks.getenv, currentVersion(), log)
@@ -206,7 +202,7 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	symbols := &symbol.Resolver{}
 	pipeline, err := exporter.New(exporter.Config{
 		Meters: own.Provider(), Limits: f.limits.limits(),
-		Spool: place.spool, Sinks: orNone(append(sinks, figures...)), Events: events, Keep: f.keep, Logger: log,
+		Spool: place.spool, Sinks: orNone(append(to.Profiles, to.Figures...)), Events: to.Events, Keep: f.keep, Logger: log,
 		Convert: func(r io.Reader, name string) (*convert.Heap, error) {
 			return convert.HeapDump(r, convert.Options{Name: name, Symbols: symbols})
 		},
@@ -233,7 +229,7 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	pipeline.Start()
 	status, by := job.Wait()
 	pipeline.Ended(job.PID(), int(by))
-	report := report{command: command, status: status, signal: by, took: time.Since(began), out: out, verbose: f.verbose}
+	report := report{command: command, status: status, signal: by, took: time.Since(began), out: to.out, verbose: f.verbose}
 	f.finish(cmd, job, pipeline, place, &report)
 	last, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

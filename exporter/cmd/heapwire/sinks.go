@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/heapwire/heapwire/exporter/file"
-	"github.com/heapwire/heapwire/exporter/otlp"
-	"github.com/heapwire/heapwire/exporter/pyroscope"
-	"github.com/heapwire/heapwire/exporter/sink"
+	"github.com/heapwire/heapwire/exporter/sinks"
 )
 
 const defaultOut = "heapwire-out"
@@ -46,62 +43,26 @@ func (f *sinkFlags) getenv(key string) string {
 	return os.Getenv(key)
 }
 
-// open makes the sinks that flags and environment name, and the file sink where they name none. A sink that cannot be
-// made is named in the error; the others are returned beside it.
-func (f *sinkFlags) open(log *slog.Logger) (sinks []sink.Sink, out string, err error) {
-	var errs []error
-	add := func(name string, enabled bool, err error, open func() (sink.Sink, error)) {
-		if err == nil && enabled {
-			var s sink.Sink
-			if s, err = open(); err == nil {
-				sinks = append(sinks, s)
-			}
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("sink %s: %w", name, err))
-		}
-	}
-	otlpConfig, enabled, err := otlp.ConfigFromEnv(f.getenv)
-	otlpConfig.Version, otlpConfig.Logger = currentVersion(), log
-	add("otlp", enabled, err, func() (sink.Sink, error) { return otlp.New(otlpConfig) })
-	pyroscopeConfig, enabled, err := pyroscope.ConfigFromEnv(f.getenv)
-	pyroscopeConfig.Version, pyroscopeConfig.Logger = currentVersion(), log
-	add("pyroscope", enabled, err, func() (sink.Sink, error) { return pyroscope.New(pyroscopeConfig) })
-	out = f.out
-	if out == "" && len(sinks) == 0 {
-		out = defaultOut
-	}
-	if out != "" {
-		add("file", true, nil, func() (sink.Sink, error) {
-			return file.New(file.Config{Dir: out, JSON: f.otlpJSON, Version: currentVersion()})
-		})
-	}
-	return sinks, out, errors.Join(errs...)
+// opened are the sinks of a call.
+type opened struct {
+	sinks.Set
+	out string // folder of the file sink, "" without one
 }
 
-// openSignals makes the sinks for what goes beside the profiles: the figures of dumps, and the ends of processes.
-func (f *sinkFlags) openSignals(log *slog.Logger) (sinks []sink.Sink, events []sink.EventSink, err error) {
-	var errs []error
-	for _, signal := range []otlp.Signal{otlp.Metrics, otlp.Logs} {
-		cfg, enabled, err := otlp.ConfigFor(signal, f.getenv)
-		cfg.Version, cfg.Logger = currentVersion(), log
-		if err == nil && enabled {
-			switch signal {
-			case otlp.Metrics:
-				var s *otlp.MetricSink
-				if s, err = otlp.NewMetrics(cfg); err == nil {
-					sinks = append(sinks, s)
-				}
-			default:
-				var s *otlp.LogSink
-				if s, err = otlp.NewLogs(cfg); err == nil {
-					events = append(events, s)
-				}
-			}
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("sink otlp-%s: %w", strings.ToLower(string(signal)), err))
-		}
+// open makes the sinks that flags and environment name, and the file sink where they name none. A sink that cannot be
+// made is named in the error; the others are returned beside it.
+func (f *sinkFlags) open(log *slog.Logger) (opened, error) {
+	set, err := sinks.FromEnv(f.getenv, currentVersion(), log)
+	o := opened{Set: set, out: f.out}
+	if o.out == "" && len(o.Profiles) == 0 {
+		o.out = defaultOut
 	}
-	return sinks, events, errors.Join(errs...)
+	if o.out != "" {
+		s, failed := file.New(file.Config{Dir: o.out, JSON: f.otlpJSON, Version: currentVersion()})
+		if failed != nil {
+			return o, errors.Join(err, fmt.Errorf("sink file: %w", failed))
+		}
+		o.Profiles = append(o.Profiles, s)
+	}
+	return o, err
 }
