@@ -24,10 +24,10 @@ export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
 
 SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
 
-.PHONY: help demo test build bench lint clean deps deps-test
+.PHONY: help demo test build bench bench-snapshot soak-shim test-matrix lint clean deps deps-test
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## profile a leaking Python program for some seconds: OTLP receiver, top table, flame graph
 	@$(GO) run ./examples/demo -heapwire $(BIN)/heapwire
@@ -39,6 +39,8 @@ test: build deps-test ## vet, unit tests with the race detector, the shim's test
 	$(GO) test $$($(GO) list ./... | grep -vxF -e $(MODULE)/examples $$($(GO) list $(RACE) | sed 's/^/-e /'))
 	$(GO) test -count=1 -timeout 15m -parallel 4 -v ./examples | grep -vE '^ *(=== |--- PASS)'
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/jemalloc
+	$(GO) test -run '^$$' -fuzz '^FuzzPickle$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/pickle
+	$(GO) test -run '^$$' -fuzz '^FuzzSnapshot$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/torchmem
 
 build: deps ## bin/heapwire and bin/libheapwire.so
 	@mkdir -p $(BIN)
@@ -47,6 +49,17 @@ build: deps ## bin/heapwire and bin/libheapwire.so
 
 bench: build ## conversion speed and the cost for the job, as the tables of docs/performance.md
 	$(GO) run ./bench -shim $(BIN)/libheapwire.so
+
+bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory
+	$(GO) run ./bench/snapshot
+
+soak-shim: build ## every danger of the shim's for many rounds: about ten minutes
+	$(SHIM_MAKE) test-library
+	HEAPWIRE_SOAK=1 $(GO) test -count=1 -timeout 60m -v -run '^TestSoak$$' ./shim/test
+
+test-matrix: build ## the shim under every Python, CPython's own tests, a newer Debian's interpreters: hours
+	$(SHIM_MAKE) test-library
+	HEAPWIRE_MATRIX=1 $(GO) test -count=1 -timeout 180m -v ./shim/test
 
 lint: ## gofmt, go vet, and golangci-lint where it is installed
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l); \

@@ -5,6 +5,7 @@ package sink_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/heapwire/heapwire/convert/otlp/profiletest"
 	"github.com/heapwire/heapwire/exporter/file"
@@ -24,7 +25,6 @@ func TestSinksShareAnItem(t *testing.T) {
 	defer receiver.Shutdown(t.Context())
 	server := pyroscopetest.Start()
 	defer server.Close()
-	server.At(profiletest.When)
 
 	overHTTP, err := otlp.New(otlp.Config{Endpoint: receiver.HTTP + "/v1development/profiles"})
 	if err != nil {
