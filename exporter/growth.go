@@ -22,6 +22,8 @@ const (
 	maxSpans = 8
 	// maxNames bounds the stacks whose frames are remembered, over all processes, which mostly run the same program.
 	maxNames = 1 << 16
+	// maxGiants bounds the huge requests remembered of a process.
+	maxGiants = 16
 	// maxFrames bounds the frames remembered of a stack on each side of the line it is charged to.
 	maxFrames = 16
 )
@@ -34,6 +36,7 @@ type Process struct {
 	Last     time.Time // when the last one converted was taken
 	Reason   string    // of the last dump
 	Live     int64     // live heap at the last dump, bytes
+	Giants   []string  // single huge requests, the first maxGiants, a line each
 	Left     string    // why the folder is left in the spool; "" if it was removed
 }
 

@@ -105,6 +105,9 @@ func itemOf(e *entry, id sink.Identity, heap *convert.Heap) *sink.Item {
 		Seq: e.dump.Seq, Reason: e.dump.Reason, Time: heap.Meta.Time, Duration: heap.Meta.Interval,
 		Kind: hostKind, View: liveView, Profile: heap.Profile, Figures: heap.Meta.Figures,
 	}
+	for _, g := range heap.Giants {
+		it.Giants = append(it.Giants, g.Line())
+	}
 	if it.Time.IsZero() {
 		it.Time = e.dump.ModTime
 	}

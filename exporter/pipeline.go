@@ -536,6 +536,12 @@ func (p *Pipeline) take(e *entry) {
 	p.stats.Converted++
 	s := &e.process.summary
 	s.Last, s.Reason = item.Time, item.Reason
+	for _, giant := range item.Giants {
+		p.log.Warn(giant, "process", e.process.claim.Name())
+		if len(s.Giants) < maxGiants {
+			s.Giants = append(s.Giants, giant)
+		}
+	}
 	if item.Kind == hostKind {
 		s.Live = now.live
 		if !p.cfg.NoSummary {

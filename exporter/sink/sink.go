@@ -42,6 +42,8 @@ type Item struct {
 
 	// Figures are the numbers of HEAPWIRE_META under the keys that docs/spool.md gives, such as "allocated" or "rss".
 	Figures map[string]int64
+	// Giants are single huge requests that the dump tells of, a line each: size, call, thread and stack.
+	Giants []string
 }
 
 // Sink is a back end. Export and Close may be called from different goroutines, Export of one sink from one at a time.

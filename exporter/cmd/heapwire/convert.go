@@ -144,6 +144,11 @@ func (f *convertFlags) render(p *profile.Profile, inputs []*input) ([]byte, erro
 		err = stack.Folded(&b, p, sampleType)
 	} else {
 		err = table(&b, p, sampleType, f.rows)
+		for _, in := range inputs {
+			for _, giant := range in.giants {
+				fmt.Fprintln(&b, giant)
+			}
+		}
 	}
 	return b.Bytes(), err
 }

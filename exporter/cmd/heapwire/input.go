@@ -29,6 +29,7 @@ type input struct {
 	path     string
 	profile  *profile.Profile
 	meta     jemalloc.Meta // of a dump
+	giants   []string      // huge requests that it tells of
 	warnings []string
 }
 
@@ -92,7 +93,11 @@ func parseInput(name string, r io.Reader, symbols *symbol.Resolver) (*input, err
 		if err != nil {
 			return nil, err
 		}
-		return &input{profile: heap.Profile, meta: heap.Meta, warnings: heap.Warnings}, nil
+		in := &input{profile: heap.Profile, meta: heap.Meta, warnings: heap.Warnings}
+		for _, g := range heap.Giants {
+			in.giants = append(in.giants, g.Line())
+		}
+		return in, nil
 	case head[0] == 0x80 && len(head) > 1 && head[1] >= 2 && head[1] <= 5 || bytes.HasPrefix(head, zipMagic):
 		return nil, fmt.Errorf("%s: byte 0: looks like a PyTorch snapshot, which this version does not read", name)
 	}

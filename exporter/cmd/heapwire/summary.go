@@ -88,6 +88,11 @@ func (r *report) text() string {
 			}
 		}
 	}
+	for _, p := range own {
+		for _, giant := range p.Giants {
+			line("process %d: %s", p.Identity.PID, giant)
+		}
+	}
 	for _, p := range r.processes {
 		if p.Left != "" && (r.verbose || p.Left == "still running" || r.left != "") {
 			line("process %d: %s; its folder is left: %s", p.Identity.PID, p.Left, filepath.Join(r.left, p.Folder))
