@@ -168,3 +168,14 @@ func TestWhatIsNoGiantRequestSetsNothingOff(t *testing.T) {
 		})
 	}
 }
+
+// What a person sees: told while the job runs, and again in the summary.
+func TestRunTellsOfAGiantRequest(t *testing.T) {
+	py := onePython(t)
+	j := startRun(t, []string{giantThreshold}, []string{"--interval", "0"}, py.Path, filepath.Join(here, "giant_allocation/giant_allocation.py"))
+	j.succeed()
+	told := strings.Count(j.stderr.String(), "request of 8.0 GiB by ")
+	if told != 2 || strings.Count(j.stderr.String(), " at read_message giant_allocation.py:") != 2 {
+		t.Errorf("told %d times, want twice, with function and file:\n%s", told, j.report())
+	}
+}
