@@ -52,7 +52,8 @@ static void find_groups(void)
 				break;
 			snprintf(groups[found], sizeof groups[0], "%s%.4000s", root, tails[i]);
 			snprintf(probe, sizeof probe, "%s/%s", groups[found], v2 ? "memory.current" : "memory.usage_in_bytes");
-			if (access(probe, R_OK) == 0)
+			char number[64];
+			if (hw_read_file(probe, number, sizeof number) > 0)
 				found++;
 		}
 		if (found) {
