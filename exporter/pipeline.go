@@ -240,14 +240,54 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	running := p.running()
 	for _, proc := range p.processes {
-		p.drain(proc)
+		if len(running) == 0 {
+			p.drain(proc)
+		}
 	}
+	var claims []*spool.Process
 	for _, proc := range p.processes {
 		proc.summary.Left = why(proc)
-		errs = append(errs, proc.claim.Release())
+		claims = append(claims, proc.claim)
 	}
+	release := func() error {
+		var errs []error
+		for _, c := range claims {
+			errs = append(errs, c.Release())
+		}
+		return errors.Join(errs...)
+	}
+	if len(running) == 0 {
+		return errors.Join(append(errs, release())...)
+	}
+	// Whoever was left behind may still use the folders; a descriptor closed under it could be another file's by then.
+	go func() {
+		for _, ended := range running {
+			<-ended
+		}
+		_ = release()
+	}()
 	return errors.Join(errs...)
+}
+
+// running gives the ends of the goroutines that have not ended.
+func (p *Pipeline) running() (ends []<-chan struct{}) {
+	if p.watch == nil {
+		return nil
+	}
+	all := []<-chan struct{}{p.looked}
+	for _, w := range p.workers {
+		all = append(all, w.ended)
+	}
+	for _, ended := range all {
+		select {
+		case <-ended:
+		default:
+			ends = append(ends, ended)
+		}
+	}
+	return ends
 }
 
 // ends waits for the end of a goroutine that was told to end, and a little longer than ctx.
