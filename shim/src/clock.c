@@ -26,6 +26,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -174,6 +175,11 @@ static void *clock_main(void *arg)
 		if (second_over) {
 			next_second = now_ns() + SECOND;
 			hw_py_forget_pages();
+			/* Nobody is left but the first thread, which has ended, and this one: what glibc does in the last thread. */
+			if (hw_leader_ended() && hw_stat_field(HW_STAT_THREADS) == 2) {
+				hw_exit_last_thread();
+				exit(0);
+			}
 			if (hw_native_uses_list())
 				hw_native_refresh();
 		}

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "dump.h"
 #include "identity.h"
 #include "pyframes.h"
 #include "selfcheck.h"
@@ -45,6 +46,12 @@ static void leave(unsigned allocator_ms)
 		hw_clock_request(true, WAIT_MS, allocator_ms);
 		errno = keep;
 	}
+}
+
+void hw_exit_last_thread(void)
+{
+	if (atomic_exchange(&active, false) && HW_GET(samples))
+		hw_dump("exit", "");
 }
 
 __attribute__((destructor)) static void at_unload(void)

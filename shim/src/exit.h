@@ -14,6 +14,9 @@ void hw_exit_arm(void);
  * any thread, GIL held or not. */
 bool hw_exit_call_soon(void (*fn)(void));
 
+/* Clock thread: the process is about to end in it: takes the exit dump that is due. */
+void hw_exit_last_thread(void);
+
 /* In the child of a fork: an exit dump of its own is due. */
 void hw_exit_forked(void);
 

@@ -52,6 +52,24 @@ static void parent(void)
 	}
 }
 
+/* When a program's last thread ends, glibc ends the process (nptl/pthread_create.c, start_thread; csu/libc_start_call_main.h).
+ * The clock is a thread too: with it, a child forked from a thread whose function returns, or a program whose main thread calls
+ * pthread_exit, would stay for ever. The thread that could be the last takes the clock with it; for other threads the clock
+ * looks each second (clock.c). */
+static pthread_key_t last_thread;
+
+static void thread_ends(void *unused)
+{
+	(void)unused;
+	if (hw_stat_field(HW_STAT_THREADS) == 2)
+		hw_clock_pause();
+}
+
+static void watch_thread(void)
+{
+	pthread_setspecific(last_thread, &last_thread);
+}
+
 static void child(void)
 {
 	paused = false;
@@ -70,10 +88,13 @@ static void child(void)
 	hw_triggers_forked();
 	hw_dump_forked();
 	hw_exit_forked();
+	watch_thread();
 	hw_clock_forked();
 }
 
 void hw_fork_init(void)
 {
+	if (pthread_key_create(&last_thread, thread_ends) == 0)
+		watch_thread();
 	pthread_atfork(prepare, parent, child);
 }

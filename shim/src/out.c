@@ -149,13 +149,23 @@ long hw_read_file(const char *path, char *buf, size_t cap)
 	return (long)n;
 }
 
+/* From the end of field 2, the command's name, which may hold anything: fields count from its last ')'. */
+static const char *stat_from_2(char *buf, size_t cap)
+{
+	return hw_read_file("/proc/self/stat", buf, cap) > 0 ? strrchr(buf, ')') : NULL;
+}
+
+bool hw_leader_ended(void)
+{
+	char buf[1024];
+	const char *p = stat_from_2(buf, sizeof buf);
+	return p && p[1] == ' ' && p[2] == 'Z';
+}
+
 uint64_t hw_stat_field(int field)
 {
 	char buf[1024];
-	if (hw_read_file("/proc/self/stat", buf, sizeof buf) <= 0)
-		return 0;
-	/* The command name in field 2 may hold anything: fields count from its last ')'. */
-	const char *p = strrchr(buf, ')');
+	const char *p = stat_from_2(buf, sizeof buf);
 	for (int at = 2; p && at < field; at++) {
 		p = strchr(p, ' ');
 		if (p)

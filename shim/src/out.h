@@ -32,4 +32,7 @@ long hw_read_file(const char *path, char *buf, size_t cap);
 enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
 uint64_t hw_stat_field(int field);
 
+/* Has the process's first thread ended, while the process goes on? */
+bool hw_leader_ended(void);
+
 #endif

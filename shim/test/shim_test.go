@@ -320,6 +320,17 @@ func TestEveryWayOutKeepsItsStatusAndLeavesALastDump(t *testing.T) {
 	}
 }
 
+// The clock is a thread, and must not be the one that keeps a process: found by CPython's test_threading, which hung.
+func TestAProcessEndsWithItsLastThread(t *testing.T) {
+	program := compileC(t, "programs/last_thread.c")
+	for way, code := range map[string]int{"main": 0, "thread": 0, "fork": 3} {
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_SAMPLE_BYTES=64KiB"}, program, way)
+		if r.code != code || len(r.dumps) == 0 || r.stderr != "" {
+			t.Errorf("%s: exit status %d, dumps %v, stderr %s", way, r.code, r.dumps, r.stderr)
+		}
+	}
+}
+
 func TestOtherProgramsGetNoThreadAndNoFile(t *testing.T) {
 	for _, env := range [][]string{nil, {"HEAPWIRE_TARGET=none"}, {"HEAPWIRE=off", "HEAPWIRE_TARGET=all"}} {
 		r := under(t, library, env, "sh", "-c", "grep Threads: /proc/self/status; exit 3")
