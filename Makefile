@@ -24,7 +24,7 @@ export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
 
 SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
 
-.PHONY: help demo test build bench bench-snapshot soak-shim test-matrix lint clean deps deps-test
+.PHONY: help demo test build bench bench-snapshot inproc soak soak-shim test-matrix lint clean deps deps-test
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,15 @@ bench: build ## conversion speed and the cost for the job, as the tables of docs
 
 bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory
 	$(GO) run ./bench/snapshot
+
+inproc: ## bin/libheapwire_inproc.so, the exporter as a library for the profiled process; minutes when cold
+	@mkdir -p $(BIN)
+	$(GO) build -buildmode=c-shared -trimpath -ldflags '-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -X main.version=$(VERSION)' \
+		-o $(BIN)/libheapwire_inproc.so ./shim/inproc
+	@rm -f $(BIN)/libheapwire_inproc.h
+
+soak: build ## delivery in bad weather: exporters killed anywhere, many processes; ten minutes
+	HEAPWIRE_SOAK=10m $(GO) test -count=1 -timeout 30m -v -run 'Anywhere|ManyProcesses' ./exporter
 
 soak-shim: build ## every danger of the shim's for many rounds: about ten minutes
 	$(SHIM_MAKE) test-library
