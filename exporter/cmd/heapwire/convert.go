@@ -21,6 +21,7 @@ import (
 	otlpconvert "github.com/heapwire/heapwire/convert/otlp"
 	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/convert/symbol"
+	"github.com/heapwire/heapwire/convert/torchmem"
 	"github.com/heapwire/heapwire/exporter/file"
 	"github.com/heapwire/heapwire/exporter/sink"
 )
@@ -29,6 +30,7 @@ var formats = []string{"pprof", "otlp", "otlp-json", "folded", "html", "text"}
 
 type convertFlags struct {
 	out, format, sampleType string
+	view, device            string
 	rows                    int
 	root                    string
 }
@@ -38,8 +40,9 @@ func newConvert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert INPUT...",
 		Short: "Turn heap dumps into profiles, flame graphs and tables",
-		Long: `Convert reads heap dumps (heap_v2) and pprof profiles, also compressed (.gz, .zst), and writes one result.
-What an input is, is told by its content; - is standard input. Several inputs are added up.
+		Long: `Convert reads heap dumps (heap_v2), PyTorch and torch_npu memory snapshots (pickles; no code of theirs is run) and
+pprof profiles, also compressed (.gz, .zst), and writes one result. What an input is, is told by its content; - is standard
+input. Several inputs are added up.
 
 Formats:
   pprof      gzip-compressed profile.proto, as go tool pprof and Pyroscope read it
@@ -47,7 +50,10 @@ Formats:
   otlp-json  the same as JSON
   folded     one line a stack, "root;...;leaf value"
   html       one self-contained page with a flame graph
-  text       table of the lines that hold most: flat is what a line allocated, cum also what it called
+  text       table of the lines that hold most: flat is what a line allocated, cum also what it called; of a snapshot a page
+             with totals, what lives, the peak, errors, and what looks like a leak or fragmentation
+
+Views of a snapshot: ` + strings.Join(torchmem.Views, ", ") + `. Without --view the most telling: oom, then leak, then live.
 
 The result goes to standard output, warnings to standard error. A file named by -o is written whole or not at all, with
 mode 0600.`,
@@ -67,6 +73,8 @@ mode 0600.`,
 	flags.StringVarP(&f.out, "output", "o", "-", "write the result to `FILE`")
 	flags.StringVar(&f.format, "format", "pprof", strings.Join(formats, ", "))
 	flags.StringVar(&f.sampleType, "sample-type", "", "what folded and text show (default inuse_space)")
+	flags.StringVar(&f.view, "view", "", "`VIEW` of a snapshot")
+	flags.StringVar(&f.device, "device", "", "one `DEVICE` of a snapshot, such as cuda:0 (default all)")
 	flags.IntVar(&f.rows, "rows", 40, "lines of the table; 0 means all")
 	flags.StringVar(&f.root, "symbols-root", "", "look for the programs and libraries of a dump below `DIR`")
 	return cmd
@@ -75,6 +83,9 @@ mode 0600.`,
 func (f *convertFlags) run(cmd *cobra.Command, paths []string) error {
 	if !slices.Contains(formats, f.format) {
 		return usagef("format %q: want %s", f.format, strings.Join(formats, ", "))
+	}
+	if f.view != "" && !slices.Contains(torchmem.Views, f.view) {
+		return usagef("view %q: want %s", f.view, strings.Join(torchmem.Views, ", "))
 	}
 	if f.rows < 0 {
 		return usagef("--rows %d: want 0 or more", f.rows)
@@ -93,6 +104,20 @@ func (f *convertFlags) run(cmd *cobra.Command, paths []string) error {
 		for _, w := range in.warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "heapwire: warning: %s\n", oneLine(w))
 		}
+		switch {
+		case in.snapshot == nil && (f.view != "" || f.device != ""):
+			return usagef("--view and --device are for memory snapshots: %s is none", path)
+		case in.snapshot != nil && f.format == "text" && len(paths) == 1 && f.view == "":
+			var b bytes.Buffer
+			if err := in.snapshot.WriteText(&b, f.device, f.rows); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			return f.write(cmd, b.Bytes())
+		case in.snapshot != nil:
+			if err := in.show(f.view, f.device); err != nil {
+				return err
+			}
+		}
 		inputs = append(inputs, in)
 	}
 	merged, err := merge(inputs)
@@ -103,6 +128,10 @@ func (f *convertFlags) run(cmd *cobra.Command, paths []string) error {
 	if err != nil {
 		return err
 	}
+	return f.write(cmd, result)
+}
+
+func (f *convertFlags) write(cmd *cobra.Command, result []byte) error {
 	if f.out == "-" {
 		if _, err := cmd.OutOrStdout().Write(result); err != nil {
 			return fmt.Errorf("writing to standard output: %w", err)

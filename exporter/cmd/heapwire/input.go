@@ -19,6 +19,7 @@ import (
 	"github.com/heapwire/heapwire/convert"
 	"github.com/heapwire/heapwire/convert/jemalloc"
 	"github.com/heapwire/heapwire/convert/symbol"
+	"github.com/heapwire/heapwire/convert/torchmem"
 )
 
 // maxProfileBytes caps a pprof profile, which is read whole.
@@ -30,10 +31,27 @@ type input struct {
 	profile  *profile.Profile
 	meta     jemalloc.Meta // of a dump
 	giants   []string      // huge requests that it tells of
+	snapshot *torchmem.Snapshot
 	warnings []string
 }
 
+// show makes a snapshot's profile: of one view and device, "" for the most telling and for all.
+func (in *input) show(view, device string) error {
+	if view == "" {
+		view = in.snapshot.DefaultView(device)
+	}
+	p, err := in.snapshot.View(view, device)
+	if err != nil {
+		return fmt.Errorf("%s: %w", in.path, err)
+	}
+	in.profile = p
+	return nil
+}
+
 func (in *input) time() time.Time {
+	if in.snapshot != nil {
+		return in.snapshot.Time
+	}
 	if in.meta.Time.IsZero() && in.profile.TimeNanos != 0 {
 		return time.Unix(0, in.profile.TimeNanos)
 	}
@@ -41,7 +59,7 @@ func (in *input) time() time.Time {
 }
 
 func readInput(path string, stdin io.Reader, symbols *symbol.Resolver) (*input, error) {
-	name, r := path, stdin
+	name, r, modified := path, stdin, time.Time{}
 	if path == "-" {
 		name = "standard input"
 	} else {
@@ -57,9 +75,9 @@ func readInput(path string, stdin io.Reader, symbols *symbol.Resolver) (*input, 
 		if info.IsDir() {
 			return nil, fmt.Errorf("reading %s: is a folder; name the files in it", path)
 		}
-		r = f
+		r, modified = f, info.ModTime()
 	}
-	in, err := parseInput(name, r, symbols)
+	in, err := parseInput(name, r, modified, symbols)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +93,7 @@ var (
 )
 
 // parseInput tells the format by the content. Offsets in errors count the bytes after decompression.
-func parseInput(name string, r io.Reader, symbols *symbol.Resolver) (*input, error) {
+func parseInput(name string, r io.Reader, modified time.Time, symbols *symbol.Resolver) (*input, error) {
 	plain, closer, err := decompress(name, r)
 	if err != nil {
 		return nil, err
@@ -98,8 +116,14 @@ func parseInput(name string, r io.Reader, symbols *symbol.Resolver) (*input, err
 			in.giants = append(in.giants, g.Line())
 		}
 		return in, nil
-	case head[0] == 0x80 && len(head) > 1 && head[1] >= 2 && head[1] <= 5 || bytes.HasPrefix(head, zipMagic):
-		return nil, fmt.Errorf("%s: byte 0: looks like a PyTorch snapshot, which this version does not read", name)
+	case head[0] == 0x80 && len(head) > 1 && head[1] >= 2 && head[1] <= 5:
+		snapshot, err := torchmem.Read(plain, torchmem.Options{Name: name, Time: modified})
+		if err != nil {
+			return nil, err
+		}
+		return &input{snapshot: snapshot, warnings: snapshot.Report.Warnings()}, nil
+	case bytes.HasPrefix(head, zipMagic):
+		return nil, fmt.Errorf("%s: byte 0: a zip archive; memory snapshots are plain pickles (torch.cuda.memory._dump_snapshot)", name)
 	}
 	limited := &countingReader{r: io.LimitReader(plain, maxProfileBytes+1)}
 	raw, err := io.ReadAll(limited)

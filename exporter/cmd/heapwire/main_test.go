@@ -25,6 +25,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
+	"github.com/heapwire/heapwire/convert/torchmem/snapgen"
 	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
 	"github.com/heapwire/heapwire/exporter/run"
 )
@@ -541,6 +542,60 @@ func TestConvertFormats(t *testing.T) {
 	c.says(t, `sample type "what": the profile has `)
 }
 
+func TestConvertSnapshots(t *testing.T) {
+	t.Parallel()
+	c := newCall(t)
+	made := snapgen.Generate(snapgen.Options{Form: snapgen.Forms[len(snapgen.Forms)-1], Leak: 1 << 20, Steps: 6, StepMarks: true, OOM: true})
+	var file bytes.Buffer
+	if err := made.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "x.pickle"), file.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	truth := made.Truth()
+	// Every view is a profile whose total is the allocator's.
+	for view, want := range map[string]int64{"live": truth.Requested, "peak": truth.Peak, "reserved": truth.Reserved, "inactive": truth.Inactive} {
+		if status := c.do(t, "convert", "--view", view, "x.pickle"); status != 0 {
+			t.Fatalf("%s: status %d: %s", view, status, &c.stderr)
+		}
+		p, err := profile.Parse(&c.stdout)
+		if err != nil {
+			t.Fatalf("%s: %v", view, err)
+		}
+		var sum int64
+		for _, s := range p.Sample {
+			sum += s.Value[len(s.Value)-1]
+		}
+		if sum != want {
+			t.Errorf("%s: %d bytes, the snapshot has %d", view, sum, want)
+		}
+	}
+	c.stdin = file.String()
+	if status := c.do(t, "convert", "--format", "text", "-"); status != 0 || !strings.Contains(c.stdout.String(), "live at the dump:") ||
+		!strings.Contains(c.stdout.String(), "at the peak:") || !strings.Contains(c.stdout.String(), "out of memory") {
+		t.Errorf("status %d, stdout\n%s\nstderr %s", status, &c.stdout, &c.stderr)
+	}
+	for _, bad := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"convert", "--view", "nonsense", "x.pickle"}, 2, `view "nonsense": want live, peak, `},
+		{[]string{"convert", "--device", "cuda:9", "x.pickle"}, 1, "x.pickle: "},
+	} {
+		if status := c.do(t, bad.args...); status != bad.status || !strings.Contains(c.stderr.String(), bad.says) {
+			t.Errorf("%v: status %d, %q", bad.args, status, &c.stderr)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "plain"), dump(t, 2), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status := c.do(t, "convert", "--view", "live", "plain"); status != 2 || !strings.Contains(c.stderr.String(), "plain is none") {
+		t.Errorf("a view of a heap dump: status %d, %q", status, &c.stderr)
+	}
+}
+
 func TestConvertNamesFileAndByte(t *testing.T) {
 	t.Parallel()
 	c := newCall(t)
@@ -560,8 +615,8 @@ func TestConvertNamesFileAndByte(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"missing": "reading missing: no such file or directory", "empty": "empty: byte 0: the file is empty", "text": "text: byte 0: neither",
-		"garbage": "garbage: line 1 (byte ", "short": "short: line ", "cut.gz": "cut.gz: byte ", "snapshot": "snapshot: byte 0: looks like a PyTorch",
-		"zip": "zip: byte 0: looks like a PyTorch", "half.gz": "half.gz: byte 0: ", ".": "is a folder",
+		"garbage": "garbage: line 1 (byte ", "short": "short: line ", "cut.gz": "cut.gz: byte ", "snapshot": "snapshot: no whole segment or event: pickle: byte 3: ",
+		"zip": "zip: byte 0: a zip archive", "half.gz": "half.gz: byte 0: ", ".": "is a folder",
 	} {
 		if status := c.do(t, "convert", name, "-o", "out"); status != 1 || !strings.Contains(c.stderr.String(), want) {
 			t.Errorf("%s: status %d, %q; want %q", name, status, &c.stderr, want)

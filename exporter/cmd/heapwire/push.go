@@ -74,6 +74,13 @@ func push(ctx context.Context, cmd *cobra.Command, sinks []sink.Sink, paths []st
 		for _, w := range in.warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "heapwire: warning: %s\n", oneLine(w))
 		}
+		if in.snapshot != nil {
+			if err := in.show("", ""); err != nil {
+				failed++
+				fmt.Fprintf(cmd.ErrOrStderr(), "heapwire: %s\n", oneLine(err.Error()))
+				continue
+			}
+		}
 		item := itemOf(in)
 		for _, s := range sinks {
 			if err := deliver(ctx, s, item); err != nil {
@@ -122,6 +129,15 @@ func itemOf(in *input) *sink.Item {
 	it := &sink.Item{
 		Process: "push", Base: strings.TrimLeft(unsafeInName.ReplaceAllString(stem(name), "_"), "."), Reason: in.meta.Reason, Seq: in.meta.Seq,
 		Time: in.time(), Duration: in.meta.Interval, Kind: "host", View: "live", Profile: in.profile, Figures: in.meta.Figures,
+	}
+	if in.snapshot != nil {
+		it.View = in.snapshot.DefaultView("")
+		for _, d := range in.snapshot.Devices {
+			if d.Kind != "pinned" {
+				it.Kind = d.Kind
+				break
+			}
+		}
 	}
 	if it.Time.IsZero() {
 		if info, err := os.Stat(in.path); err == nil {
