@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -306,10 +307,14 @@ func TestLargeRequestsPass(t *testing.T) {
 func fake(t *testing.T, answer http.HandlerFunc) (url string, request *http.Request, body *bytes.Buffer) {
 	t.Helper()
 	request, body = &http.Request{}, &bytes.Buffer{}
+	var mu sync.Mutex // of a request that was given up, while the next one comes
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		mu.Lock()
 		body.Reset()
-		_, _ = io.Copy(body, r.Body)
+		body.Write(text)
 		*request = *r
+		mu.Unlock()
 		answer(w, r)
 	}))
 	t.Cleanup(srv.Close)
