@@ -81,24 +81,11 @@ void hw_identity_read(void)
 
 /* ---------------------------------------------------------------- process.json */
 
-/* Length of the UTF-8 sequence at p, 0 if there is none. */
-static size_t utf8_len(const unsigned char *p)
-{
-	size_t n = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
-	for (size_t i = 1; i < n; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	if ((n == 3 && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f))) ||
-	    (n == 4 && ((*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))))
-		return 0;
-	return n;
-}
-
 static void json_string(struct hw_out *o, const char *s)
 {
 	hw_out_char(o, '"');
 	for (const unsigned char *p = (const unsigned char *)s; *p;) {
-		size_t n = utf8_len(p);
+		size_t n = hw_utf8_len(p, strlen((const char *)p));
 		if (n == 0) {
 			hw_out_str(o, "\\ufffd");
 			p++;

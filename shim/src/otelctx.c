@@ -118,28 +118,13 @@ static void put_attribute(const char *key, size_t k, const char *text, size_t n,
 
 /* ---------------------------------------------------------------- OTEL_RESOURCE_ATTRIBUTES */
 
-/* Length of the UTF-8 sequence at p, 0 if there is none in n bytes. */
-static size_t utf8_len(const unsigned char *p, size_t n)
-{
-	size_t k = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
-	if (k > n)
-		return 0;
-	for (size_t i = 1; i < k; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	if ((k == 3 && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f))) ||
-	    (k == 4 && ((*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))))
-		return 0;
-	return k;
-}
-
 /* A protobuf string is UTF-8, or the reader refuses the whole message: other bytes become U+FFFD. `to` has room for three
  * times as many. */
 static size_t clean(const char *s, size_t n, char *to)
 {
 	size_t k = 0;
 	for (size_t i = 0; i < n;) {
-		size_t len = utf8_len((const unsigned char *)s + i, n - i);
+		size_t len = hw_utf8_len((const unsigned char *)s + i, n - i);
 		memcpy(to + k, len ? s + i : "\xef\xbf\xbd", len ? len : 3);
 		k += len ? len : 3;
 		i += len ? len : 1;

@@ -103,6 +103,20 @@ void hw_out_escaped(struct hw_out *o, const char *s, size_t n)
 	}
 }
 
+size_t hw_utf8_len(const unsigned char *p, size_t n)
+{
+	size_t k = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
+	if (k > n)
+		return 0;
+	for (size_t i = 1; i < k; i++)
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+	if ((k == 3 && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f))) ||
+	    (k == 4 && ((*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))))
+		return 0;
+	return k;
+}
+
 static void number(struct hw_out *o, uint64_t v, unsigned base)
 {
 	char t[20];

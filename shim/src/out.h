@@ -25,6 +25,9 @@ void hw_out_hex(struct hw_out *o, uint64_t v);
 void hw_out_escaped(struct hw_out *o, const char *s, size_t n);
 int hw_out_end(struct hw_out *o); /* flushes; 0, or the errno of the first failure */
 
+/* Length of the UTF-8 sequence at p, within n bytes; 0 if there is none. */
+size_t hw_utf8_len(const unsigned char *p, size_t n);
+
 /* Reads at most cap - 1 bytes of a file and ends them with NUL. Length, or -1 with errno set. For /proc and /sys. */
 long hw_read_file(const char *path, char *buf, size_t cap);
 
