@@ -14,11 +14,6 @@ const char *hw_py_version(void)
 	return python;
 }
 
-void hw_say(const char *fmt, ...)
-{
-	(void)fmt;
-}
-
 /* ---------------------------------------------------------------- a reader of its own */
 
 struct field {
