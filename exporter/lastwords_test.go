@@ -112,8 +112,9 @@ func TestTheParentKnowsTheSignal(t *testing.T) {
 		p := newPlace(t)
 		folder := p.folder(4194301, 1, "000001.interval.heap", "a=1")
 		m, logs := &memory{name: "m"}, &mourners{name: "logs"}
-		pipeline := p.start(func(cfg *Config) { cfg.Events = []sink.EventSink{logs} }, m)
+		pipeline := p.pipeline(listening(logs), m)
 		pipeline.Expect(4194301, 1)
+		pipeline.Start()
 		p.until("the dump is delivered", func() bool { return len(m.got()) == 1 })
 		pipeline.look(t.Context(), true)
 		if n := len(logs.got()); n != 0 {
@@ -135,9 +136,10 @@ func TestTheParentsWordIsAboutOneProcess(t *testing.T) {
 	p := newPlace(t)
 	p.folder(4194301, 1, "000001.interval.heap", "a=1")
 	logs := &mourners{name: "logs"}
-	pipeline := p.start(listening(logs), &memory{name: "m"})
+	pipeline := p.pipeline(listening(logs), &memory{name: "m"})
 	pipeline.Expect(4194301, 2)
 	pipeline.Ended(4194301, 11)
+	pipeline.Start()
 	p.finish(pipeline)
 	if events := logs.got(); len(events) != 1 || events[0].Signal != 0 {
 		t.Errorf("events %+v", events)

@@ -146,6 +146,14 @@ func (p *place) until(what string, done func() bool) {
 
 func (p *place) start(change func(*Config), sinks ...sink.Sink) *Pipeline {
 	p.t.Helper()
+	pipeline := p.pipeline(change, sinks...)
+	pipeline.Start()
+	return pipeline
+}
+
+// pipeline is one that has not started yet.
+func (p *place) pipeline(change func(*Config), sinks ...sink.Sink) *Pipeline {
+	p.t.Helper()
 	s, err := spool.Open(p.path, spool.Options{Poll: 20 * time.Millisecond})
 	if err != nil {
 		p.t.Fatal(err)
@@ -161,7 +169,6 @@ func (p *place) start(change func(*Config), sinks ...sink.Sink) *Pipeline {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	pipeline.Start()
 	p.t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
