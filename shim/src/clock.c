@@ -233,6 +233,11 @@ void hw_clock_start(void)
 	}
 }
 
+bool hw_clock_started(void)
+{
+	return atomic_load(&started);
+}
+
 void hw_clock_pause(void)
 {
 	if (!atomic_exchange(&running, false))

@@ -6,6 +6,9 @@
 /* Starts the clock thread; once, when the process is known to be a target. */
 void hw_clock_start(void);
 
+/* Is this process profiled? */
+bool hw_clock_started(void);
+
 /* Asks the clock thread for a dump, the last one if `leaving`, and waits for it: at most timeout_ms, and at most allocator_ms
  * for jemalloc's part of it. 0, or the errno of what went wrong. Lock-free: callable from anywhere outside the sampling hook. */
 int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms);

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Held by who makes the folder: the clock thread, or one that asks for a place. */
+static pthread_mutex_t folder_lock = PTHREAD_MUTEX_INITIALIZER;
 static char folder[sizeof hw_config.spool + sizeof hw_identity.folder + 1]; /* "": not made yet */
-static uint64_t seq;                                                       /* of the last dump that arrived */
+static _Atomic uint64_t seq;                                               /* the last number given out */
 static uint64_t last_mono_ns;
 static uint64_t last_dump_ns; /* what the last dump took */
 static uint64_t failed; /* since the last dump that arrived */
@@ -41,6 +44,9 @@ static _Atomic int open_fd = -1; /* of the dump in the making: a fork copies it 
 
 static char buffer[256 << 10]; /* of the writer and of the scan, in turn */
 static uint64_t used[(HW_TABLE_SIZE + 64) / 64];
+
+#define NO_STEP UINT64_MAX
+static _Atomic uint64_t step = NO_STEP;
 
 static uint64_t clock_ns(clockid_t id)
 {
@@ -59,8 +65,10 @@ void hw_dump_forked(void)
 	int fd = atomic_exchange(&open_fd, -1);
 	if (fd >= 0)
 		close(fd);
+	pthread_mutex_init(&folder_lock, NULL); /* whoever held it is not here */
 	folder[0] = 0;
-	seq = 0;
+	atomic_store(&seq, 0);
+	atomic_store(&step, NO_STEP);
 	failed = 0;
 	last_dump_ns = 0;
 	atomic_store(&stage, 0);
@@ -103,8 +111,8 @@ static void continue_sequence(void)
 		return;
 	for (struct dirent *e; (e = readdir(d));) {
 		unsigned long long n = strtoull(e->d_name, NULL, 10);
-		if (n > seq && strstr(e->d_name, ".heap"))
-			seq = n;
+		if (n > atomic_load(&seq) && (strstr(e->d_name, ".heap") || strstr(e->d_name, ".json")))
+			atomic_store(&seq, n);
 	}
 	closedir(d);
 }
@@ -129,6 +137,7 @@ static int write_process_json(void)
 
 static int make_folder(void)
 {
+	hw_identity_read();
 	int err = make_path(hw_config.spool);
 	if (!err && hw_config.spool_is_default)
 		err = check_default_spool();
@@ -144,6 +153,32 @@ static int make_folder(void)
 		continue_sequence();
 	}
 	return write_process_json();
+}
+
+/* With `again`, the folder has gone. */
+static int have_folder(bool again)
+{
+	pthread_mutex_lock(&folder_lock);
+	int err = again || !folder[0] ? make_folder() : 0;
+	pthread_mutex_unlock(&folder_lock);
+	return err;
+}
+
+int hw_dump_place(char *path, size_t size)
+{
+	struct stat st;
+	int err = have_folder(false);
+	if (!err && stat(folder, &st))
+		err = have_folder(true);
+	if (err)
+		return err;
+	int n = snprintf(path, size, "%s/%06llu", folder, (unsigned long long)atomic_fetch_add(&seq, 1) + 1);
+	return n >= 0 && (size_t)n < size ? 0 : ERANGE;
+}
+
+void hw_dump_step(uint64_t n)
+{
+	atomic_store(&step, n);
 }
 
 /* ---------------------------------------------------------------- sections */
@@ -200,11 +235,11 @@ static void memory_of_process(struct hw_out *o)
 		line_dec(o, "pss", v);
 }
 
-static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns,
+static void meta(struct hw_out *o, uint64_t number, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns,
 		 const struct hw_alloc_stats *a)
 {
 	hw_out_str(o, "HEAPWIRE_META: 1\n");
-	line_dec(o, "seq", seq + 1);
+	line_dec(o, "seq", number);
 	line_str(o, "reason", reason);
 	if (*why)
 		line_str(o, "trigger", why);
@@ -213,6 +248,9 @@ static void meta(struct hw_out *o, const char *reason, const char *why, uint64_t
 	line_dec(o, "sample_bytes", hw_alloc_sample_bytes());
 	line_dec(o, "prof_accum", hw_alloc_accum());
 	line_dec(o, "unbiased", hw_alloc_unbiased());
+	uint64_t s = atomic_load(&step);
+	if (s != NO_STEP)
+		line_dec(o, "step", s);
 	if (a->allocated) {
 		line_dec(o, "allocated", a->allocated);
 		line_dec(o, "active", a->active);
@@ -348,7 +386,7 @@ static void frames(struct hw_out *o)
 
 /* ---------------------------------------------------------------- one dump */
 
-static int write_dump(const char *tmp, const char *path, const char *reason, const char *why)
+static int write_dump(uint64_t number, const char *tmp, const char *path, const char *reason, const char *why)
 {
 	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
 	hw_native_refresh();
@@ -367,7 +405,7 @@ static int write_dump(const char *tmp, const char *path, const char *reason, con
 	if (!err) {
 		struct hw_out o;
 		hw_out_begin(&o, fd, buffer, sizeof buffer);
-		meta(&o, reason, why, wall, mono - last_mono_ns, &stats);
+		meta(&o, number, reason, why, wall, mono - last_mono_ns, &stats);
 		build_ids(&o);
 		hw_giant_write(&o, use_address);
 		frames(&o);
@@ -387,22 +425,29 @@ static int try_dump(const char *reason, const char *why)
 {
 	char tmp[sizeof folder + 64], path[sizeof folder + 64];
 	int fd = -1, err = 0;
+	uint64_t number = 0;
 	for (int attempt = 0; attempt < 2 && fd < 0; attempt++) {
 		/* No folder yet, or somebody has deleted it: it is made (again). */
-		if ((attempt || !folder[0]) && (err = make_folder()))
-			return err;
-		snprintf(tmp, sizeof tmp, "%s/.%06llu.tmp", folder, (unsigned long long)seq + 1);
+		if ((err = have_folder(attempt)))
+			break;
+		if (!number)
+			number = atomic_fetch_add(&seq, 1) + 1;
+		snprintf(tmp, sizeof tmp, "%s/.%06llu.tmp", folder, (unsigned long long)number);
 		fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-		if (fd < 0 && errno != ENOENT)
-			return errno;
+		if (fd < 0 && (err = errno) != ENOENT)
+			break;
 	}
-	if (fd < 0)
-		return ENOENT;
-	close(fd);
-	snprintf(path, sizeof path, "%s/%06llu.%s.heap", folder, (unsigned long long)seq + 1, reason);
-	err = write_dump(tmp, path, reason, why);
-	if (err)
-		unlink(tmp);
+	if (fd >= 0) {
+		close(fd);
+		snprintf(path, sizeof path, "%s/%06llu.%s.heap", folder, (unsigned long long)number, reason);
+		err = write_dump(number, tmp, path, reason, why);
+		if (err)
+			unlink(tmp);
+	}
+	/* A number that did not become a file is given out again, if it still is the last one. */
+	uint64_t before = number;
+	if (err && number)
+		atomic_compare_exchange_strong(&seq, &before, number - 1);
 	return err;
 }
 
@@ -412,7 +457,6 @@ int hw_dump(const char *reason, const char *why)
 	int err = try_dump(reason, why);
 	hw_giant_told(!err);
 	if (!err) {
-		seq++;
 		failed = 0;
 		last_dump_ns = clock_ns(CLOCK_MONOTONIC) - began;
 		return 0;

@@ -7,6 +7,13 @@
  * stderr and counted in the next dump. One caller at a time: the clock thread. */
 int hw_dump(const char *reason, const char *why);
 
+/* Any thread: where a file of the program's goes, "<folder>/<number>", with a number that nothing else has. The folder is there.
+ * 0 or errno; ERANGE if `size` is too small. */
+int hw_dump_place(char *path, size_t size);
+
+/* Any thread: the training step that the next dumps name. */
+void hw_dump_step(uint64_t n);
+
 /* Any thread: a dump is about to be asked for. And: has jemalloc, with every lock of its, let go of it? */
 void hw_dump_expected(void);
 bool hw_dump_past_allocator(void);

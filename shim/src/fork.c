@@ -74,8 +74,7 @@ static void child(void)
 {
 	paused = false;
 	hw_sample_forked();
-	hw_identity.pid = (int)getpid();
-	hw_identity.forked = true;
+	hw_identity_forked();
 	hw_alloc_forget(&hw_identity.inherited_bytes, &hw_identity.inherited_objects);
 	/* The function table stays as it is, and with it its two counters. */
 	atomic_store(&hw_count.samples, 0);

@@ -1,8 +1,8 @@
 /* identity.c: who is this process? For the folder's name and process.json (docs/spool.md).
  *
- * hw_identity_environment runs in the constructor; hw_identity_read there and on the clock thread of a forked child: two
- * small reads of /proc, no allocation. hw_identity_write runs on the clock thread. Of the environment only the variables listed here are looked at: command
- * lines and other variables hold secrets.
+ * hw_identity_environment runs in the constructor, hw_identity_read and hw_identity_write outside malloc, on the clock thread
+ * or one that asks for a place in the folder: small reads of /proc, no allocation. Of the environment only the variables
+ * listed here are looked at: command lines and other variables hold secrets.
  */
 #include "identity.h"
 
@@ -11,6 +11,7 @@
 #include "pyframes.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,9 +59,11 @@ static uint64_t clock_ns(clockid_t id)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-void hw_identity_read(void)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool known;
+
+static void read_identity(struct hw_identity *id)
 {
-	struct hw_identity *id = &hw_identity;
 	if (gethostname(id->host, sizeof id->host - 1))
 		strcpy(id->host, "localhost");
 	id->host[sizeof id->host - 1] = 0;
@@ -77,6 +80,23 @@ void hw_identity_read(void)
 	if (safe[0] == '.')
 		safe[0] = '_';
 	snprintf(id->folder, sizeof id->folder, "%s-%d-%llu", safe, id->pid, (unsigned long long)id->start_ticks);
+}
+
+void hw_identity_read(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!known)
+		read_identity(&hw_identity);
+	known = true;
+	pthread_mutex_unlock(&lock);
+}
+
+void hw_identity_forked(void)
+{
+	pthread_mutex_init(&lock, NULL); /* whoever held it is not here */
+	known = false;
+	hw_identity.pid = (int)getpid();
+	hw_identity.forked = true;
 }
 
 /* ---------------------------------------------------------------- process.json */
@@ -128,7 +148,7 @@ static void key_string(struct hw_out *o, const char *name, const char *v)
 /* The first run of 64 hex digits: how Docker, containerd, CRI-O and podman name a container in cgroup and mount paths. */
 static bool find_container_id(const char *path, char *id)
 {
-	static char buf[64 << 10]; /* clock thread only */
+	static char buf[64 << 10]; /* one at a time: whoever makes the folder */
 	if (hw_read_file(path, buf, sizeof buf) <= 0)
 		return false;
 	size_t run = 0;

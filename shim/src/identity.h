@@ -18,8 +18,11 @@ extern struct hw_identity hw_identity;
 /* Copies what is wanted of the environment; in the constructor. */
 void hw_identity_environment(void);
 
-/* Who this process is now; on the clock thread, when it starts. */
+/* Who this process is now; the first call in a process reads it. Any thread. */
 void hw_identity_read(void);
+
+/* In the child of a fork: somebody else. */
+void hw_identity_forked(void);
 
 /* Writes process.json; 0 or errno. */
 int hw_identity_write(int fd);

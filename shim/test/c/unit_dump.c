@@ -19,6 +19,7 @@ const char *hw_alloc_version(void) { return ""; }
 void hw_native_refresh(void) {}
 const char *hw_py_version(void) { return ""; }
 const char *hw_py_frames_state(void) { return "off: test"; }
+void hw_identity_read(void) {}
 int hw_identity_write(int fd) { return write(fd, "{}\n", 3) == 3 ? 0 : errno; }
 static bool giants;
 uint64_t hw_giant_count(void) { return 0; }
@@ -130,6 +131,23 @@ int main(void)
 	folder[0] = 0;
 	hw_dump("interval", "");
 	CHECK(seq == 41, "a process that was exec'ed over goes on with the folder's sequence: %llu", (unsigned long long)seq);
+	char place[4096];
+	CHECK(hw_dump_place(place, sizeof place) == 0 && strstr(place, "/host-1-2/000042"), "a place has the next number: %s", place);
+	CHECK(hw_dump_place(place, 9) == ERANGE, "a place that does not fit is an error");
+	hw_dump("interval", "");
+	CHECK(seq == 43, "a failed dump gives its number back: %llu", (unsigned long long)seq);
+	snprintf(path, sizeof path, "%s/host-1-2/000044.oom.cuda.json", hw_config.spool);
+	close(open(path, O_CREAT | O_WRONLY, 0600));
+	folder[0] = 0;
+	CHECK(hw_dump_place(place, sizeof place) == 0 && strstr(place, "/host-1-2/000045"), "a snapshot's number is taken: %s", place);
+	snprintf(path, sizeof path, "rm -rf %s", hw_config.spool);
+	CHECK(!system(path) && hw_dump_place(place, sizeof place) == 0 && !access(hw_config.spool, W_OK),
+	      "a deleted spool is made again for a place");
+	*strrchr(place, '/') = 0;
+	CHECK(!stat(place, &st) && S_ISDIR(st.st_mode), "with the folder in it");
+	hw_dump_forked();
+	CHECK(hw_dump_place(place, sizeof place) == 0 && strstr(place, "/000001"), "a forked child counts from one: %s", place);
+
 	hw_config.spool_is_default = true;
 	chmod(hw_config.spool, 0777);
 	folder[0] = 0;
