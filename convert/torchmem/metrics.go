@@ -2,6 +2,11 @@
 
 package torchmem
 
+import (
+	"maps"
+	"slices"
+)
+
 // Metric is a figure of one device, as a gauge.
 type Metric struct {
 	Name, Unit, Description string
@@ -38,6 +43,49 @@ func (s *Snapshot) Metrics() []Metric {
 		add("window.ooms", "{error}", "Out-of-memory errors in the window.", d.OOMCount)
 		if d.Leak.Judged {
 			add("leak", "By", "Survivors of stacks that have them from several steps.", d.Leak.Bytes)
+		}
+	}
+	return append(out, s.opts.Sidecar.Metrics()...)
+}
+
+// statistics are the figures of torch.cuda.memory_stats that become gauges: those that a snapshot does not hold. The
+// others, and those of the two pools, say what the snapshot says.
+var statistics = []struct{ key, unit, description string }{
+	{"num_alloc_retries", "{retry}", "Times that the allocator gave its cache back and tried again."},
+	{"num_ooms", "{error}", "Out-of-memory errors."},
+	{"num_oom_rejections", "{error}", "Out-of-memory errors by the allocator's own policy."},
+	{"num_sync_all_streams", "{call}", "Synchronisations with all streams."},
+	{"num_device_alloc", "{call}", "Allocations from the device."},
+	{"num_device_free", "{call}", "Frees to the device."},
+	{"allocated_bytes.all.current", "By", "Sizes of the blocks that the program has."},
+	{"allocated_bytes.all.peak", "By", "Highest of allocated_bytes."},
+	{"active_bytes.all.peak", "By", "Highest of active_bytes."},
+	{"requested_bytes.all.peak", "By", "Highest of requested_bytes."},
+	{"reserved_bytes.all.peak", "By", "Highest of reserved_bytes."},
+	{"inactive_split_bytes.all.current", "By", "Inactive blocks that were split off and cannot be given back."},
+	{"inactive_split_bytes.all.peak", "By", "Highest of inactive_split_bytes."},
+	{"oversize_allocations.current", "{allocation}", "Allocations above max_split_size."},
+	{"oversize_segments.current", "{segment}", "Segments above max_split_size."},
+}
+
+// Metrics are the gauges that a sidecar has beyond its snapshot: those of torch.cuda.memory_stats that PyTorch counts from
+// the process's start, by the names they have there, and the device's memory, by the semantic conventions' names.
+func (s *Sidecar) Metrics() []Metric {
+	if s == nil {
+		return nil
+	}
+	var out []Metric
+	for _, device := range slices.Sorted(maps.Keys(s.MemoryStats)) {
+		for _, st := range statistics {
+			if v, ok := s.MemoryStats[device][st.key]; ok {
+				out = append(out, Metric{"heapwire.device.memory.stats." + st.key, st.unit, st.description, device, v})
+			}
+		}
+	}
+	if s.Total > 0 && s.Device != "" {
+		out = append(out, Metric{"hw.gpu.memory.limit", "By", "Size of the GPU memory.", s.Device, s.Total})
+		if s.Free >= 0 && s.Free <= s.Total {
+			out = append(out, Metric{"hw.gpu.memory.usage", "By", "GPU memory used.", s.Device, s.Total - s.Free})
 		}
 	}
 	return out

@@ -3,6 +3,7 @@
 package torchmem
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -20,6 +21,9 @@ type Options struct {
 	Kind string
 	// Time of the dump, for snapshots whose events carry none (NPU, PyTorch before 2.2): the file's modification time.
 	Time time.Time
+	// Sidecar is what the JSON beside the snapshot says, nil without one. Its time beats Time, its kind of
+	// device holds where Kind is empty.
+	Sidecar *Sidecar
 	// AllFrames keeps the frames that PyTorch's own viewer leaves out, see [View].
 	AllFrames bool
 	// OOMs is how many out-of-memory entries of a device become profiles, the first and the last half of it; 8.
@@ -44,6 +48,12 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	o.OOMs = max(o.OOMs, 2)
+	if s := o.Sidecar; s != nil {
+		o.Kind = cmp.Or(o.Kind, s.DeviceKind)
+		if !s.Time.IsZero() {
+			o.Time = s.Time
+		}
+	}
 	if o.Name == "" {
 		o.Name = "snapshot"
 	}

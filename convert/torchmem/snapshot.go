@@ -3,6 +3,7 @@
 package torchmem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -97,6 +98,8 @@ type OOM struct {
 	Time   time.Time
 	// Requested is the rounded size of the allocation that failed, Free what the device had free outside the allocator.
 	Requested, Free int64
+	// Total is the device's memory, Limit what the process may use of it, where it may not use all. Only a sidecar knows.
+	Total, Limit int64
 	// Live is requested bytes. Reserved and LargestHole are the allocator's; Inactive is Reserved less the live blocks
 	// rounded to 512 bytes, as the trace does not have the allocator's own sizes.
 	Live, LiveObjects, Reserved, Inactive, LargestHole int64
@@ -199,6 +202,14 @@ func (r *reader) finish() *Snapshot {
 		}
 		return a.Index - b.Index
 	})
+	if side := r.opts.Sidecar; side != nil {
+		side.complete(r, s.Devices)
+		s.Settings.WindowOverflowed = s.Settings.WindowOverflowed || side.Overflowed
+		s.Settings.AllocConf = cmp.Or(s.Settings.AllocConf, side.AllocConf)
+		for _, d := range s.Devices {
+			d.WindowTruncated = d.WindowTruncated || side.Overflowed && d.Events > 0
+		}
+	}
 	s.Start, s.Time = micros(first), micros(last)
 	if s.Time.IsZero() {
 		s.Time = r.opts.Time

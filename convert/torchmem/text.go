@@ -107,6 +107,9 @@ func (s *Snapshot) WriteText(w io.Writer, device string, rows int) error {
 	if !s.Start.IsZero() {
 		fmt.Fprintf(&b, "events from %s to %s (%s)\n", s.Start.Format(time.RFC3339), s.Time.Format(time.RFC3339), s.Time.Sub(s.Start).Round(time.Millisecond))
 	}
+	if side := s.opts.Sidecar; side != nil {
+		b.WriteString(oneLine(side.line()) + "\n")
+	}
 	if len(devices) == 0 {
 		b.WriteString("no segments and no events\n")
 	}
@@ -150,9 +153,19 @@ func (s *Snapshot) deviceText(b *strings.Builder, d *Device, rows int) error {
 		if !o.Time.IsZero() {
 			when = " at " + o.Time.Format("15:04:05.000")
 		}
-		fmt.Fprintf(b, "\n  out of memory%s (event %d): %s asked for by %s\n", when, o.Index, size(o.Requested), oneLine(innermost(o.Stack)))
+		event := fmt.Sprintf("event %d", o.Index)
+		if o.Index < 0 {
+			event = "not among the events; what follows is the state at the dump"
+		}
+		fmt.Fprintf(b, "\n  out of memory%s (%s): %s asked for by %s\n", when, event, size(o.Requested), oneLine(innermost(o.Stack)))
 		fmt.Fprintf(b, "    live %s in %d blocks, reserved %s, inactive %s, largest hole %s, free on the device %s\n",
 			size(o.Live), o.LiveObjects, size(o.Reserved), size(o.Inactive), size(o.LargestHole), size(o.Free))
+		switch {
+		case o.Limit > 0:
+			fmt.Fprintf(b, "    the process may use %s of the device's %s\n", size(o.Limit), size(o.Total))
+		case o.Total > 0:
+			fmt.Fprintf(b, "    the device has %s\n", size(o.Total))
+		}
 		if o.Unwound {
 			fmt.Fprintf(b, "    the dump was taken after unwinding: %s were left of it\n", size(o.LiveAtDump))
 		}
@@ -202,6 +215,29 @@ func (s *Snapshot) deviceText(b *strings.Builder, d *Device, rows int) error {
 		}
 	}
 	return nil
+}
+
+// line says when and where a snapshot was taken, as far as the sidecar knows.
+func (s *Sidecar) line() string {
+	parts := []string{"taken: " + cmp.Or(s.Reason, "for an unknown reason")}
+	if s.Name != "" {
+		parts[0] += fmt.Sprintf(" (%s)", s.Name)
+	}
+	if s.Window != "" {
+		parts = append(parts, s.Window)
+	} else if s.Step >= 0 {
+		parts = append(parts, fmt.Sprintf("step %d", s.Step))
+	}
+	if s.Rank >= 0 {
+		parts = append(parts, fmt.Sprintf("rank %d", s.Rank))
+	}
+	if s.Skipped > 0 {
+		parts = append(parts, fmt.Sprintf("%d earlier errors without a snapshot of their own", s.Skipped))
+	}
+	if s.TorchVersion != "" {
+		parts = append(parts, "PyTorch "+s.TorchVersion)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func totals(p *profile.Profile) (objects, bytes int64) {
