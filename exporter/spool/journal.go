@@ -128,8 +128,13 @@ func (p *Process) Settled(dump, sink string) bool {
 	return p.journal.settled[dump][sink]
 }
 
-// Settle notes on disk that a sink is done with a dump, so that no later reader offers it again. dump may also be another
-// word that is no dump's name, for what else is delivered of a process. Neither may hold a blank.
+// Part names a part of a dump for Settle and Settled, where more than one thing is sent of it.
+func Part(dump, part string) string { return dump + partMark + part }
+
+const partMark = "#"
+
+// Settle notes on disk that a sink is done with a dump, so that no later reader offers it again. dump may also be a Part of
+// one, or another word that is no dump's name, for what else is delivered of a process. Neither may hold a blank.
 func (p *Process) Settle(dump, sink string) error {
 	j := p.journal
 	j.mu.Lock()
@@ -160,6 +165,7 @@ func (p *Process) SetNote(text string) error {
 	if j.size > rewriteAfter {
 		return p.noted(j.rewrite(func(dump string) bool {
 			var st unix.Stat_t
+			dump, _, _ = strings.Cut(dump, partMark)
 			return !dumpName.MatchString(dump) || unix.Fstatat(int(p.dir.Fd()), dump, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 		}))
 	}

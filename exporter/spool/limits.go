@@ -5,6 +5,7 @@ package spool
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,7 +41,8 @@ type Dropped struct {
 
 // Excess chooses what has to go so that the rest is within the limits: what was delivered or rejected first, then plain
 // dumps, then those that a trigger asked for, then a process's first, its last, and what tells of memory that ran out.
-// Among equals the oldest goes first. A file from the future, as a clock that was set back leaves it, is not old.
+// Among equals the oldest goes first. A file from the future, as a clock that was set back leaves it, is not old. The one
+// snapshot of an error that would go last stays, even if it alone is above Limits.Bytes: it may be as large as the history.
 func Excess(files []Waiting, limits Limits, now time.Time) []Dropped {
 	order := make([]int, len(files))
 	var bytes int64
@@ -76,6 +78,9 @@ func Excess(files []Waiting, limits Limits, now time.Time) []Dropped {
 	for _, i := range order {
 		switch {
 		case tooLarge():
+			if count == 1 && files[i].Reason == reasonOOM {
+				return out
+			}
 			drop(i, ForBytes)
 		case tooMany():
 			drop(i, ForFiles)
@@ -86,13 +91,17 @@ func Excess(files []Waiting, limits Limits, now time.Time) []Dropped {
 	return out
 }
 
+const reasonOOM = "oom"
+
 // worth orders files by how long they are kept.
 func (w Waiting) worth() int {
 	switch {
 	case w.Kept:
 		return 0
-	case w.Reason == "oom":
+	case w.Reason == reasonOOM:
 		return 5
+	case w.Kind != "" && (w.Reason == "segments" || strings.HasPrefix(w.Reason, "steps")):
+		return 1
 	case w.Last:
 		return 4
 	case w.Seq == 1:

@@ -9,6 +9,13 @@ import (
 	"time"
 )
 
+func byAll(names []string, why string) (out []string) {
+	for _, n := range names {
+		out = append(out, n+why)
+	}
+	return out
+}
+
 func TestExcess(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	file := func(process string, seq uint64, reason string, minutes int) Waiting {
@@ -61,6 +68,18 @@ func TestExcess(t *testing.T) {
 	}
 	f(Limits{Age: 57 * time.Minute}, "a/1.start age", "a/4.oom age", "a/6.interval age")
 	f(Limits{Age: 57 * time.Minute, Files: 5}, "a/1.start age", "a/4.oom age", "a/6.interval age", "b/3.interval files")
+	// An error's snapshot larger than the bound stays; with a second one, the newer does.
+	f(Limits{Bytes: 50}, byAll(order[:len(order)-1], " bytes")...)
+	all = append(all, file("b", 9, "oom", 20))
+	f(Limits{Bytes: 50}, byAll(order, " bytes")...)
+	// Snapshots of windows are plain dumps, and no process's first or last.
+	all = []Waiting{file("a", 1, "steps4-5", 60), last(file("a", 2, "segments", 50)), file("a", 3, "pressure", 55), file("a", 4, "mine", 54)}
+	for i := range all {
+		if i != 2 {
+			all[i].Kind = "cuda"
+		}
+	}
+	f(Limits{Files: 1}, "a/1.steps4-5 files", "a/2.segments files", "a/3.pressure files")
 	// The clock was set back by a day: nothing is old.
 	now = now.Add(-24 * time.Hour)
 	f(Limits{Age: time.Hour})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heapwire/heapwire/convert/torchmem"
 	"github.com/heapwire/heapwire/exporter/sink"
 )
 
@@ -30,8 +32,11 @@ const (
 	reasonSuffix   = RejectedSuffix + ".txt"
 )
 
-// dumpName is docs/spool.md's <seq>.<reason>.heap; a reason that is not known yet is no ground to lose a dump.
-var dumpName = regexp.MustCompile(`^([0-9]{6,19})\.([a-z][a-z0-9_-]{0,31})\.heap$`)
+const heapSuffix, snapshotSuffix, sidecarSuffix = ".heap", ".pickle", ".json"
+
+// dumpName is docs/spool.md's <seq>.<reason>.heap, or <seq>.<what>.<kind>.pickle with its .json; a reason that is not known
+// yet is no ground to lose a dump.
+var dumpName = regexp.MustCompile(`^([0-9]{6,19})\.([a-z][a-z0-9_-]{0,31})(?:\.heap|\.([a-z][a-z0-9_-]{0,15})(?:\.pickle|\.json))$`)
 
 // Process is a process folder that this reader has claimed. Its methods may be called from several goroutines.
 type Process struct {
@@ -46,14 +51,27 @@ type Process struct {
 	journal *journal
 }
 
-// Dump is one complete dump file of a process.
+// Dump is one complete dump file of a process: of its heap, or a snapshot of a device's memory.
 type Dump struct {
 	Name    string // file name in the process folder
 	Seq     uint64
 	Reason  string
-	Size    int64
+	Kind    string // of the device whose memory a snapshot shows, such as "cuda"; "" for a heap dump
+	Size    int64  // with that of the JSON beside a snapshot
 	ModTime time.Time
 }
+
+// Sidecar is the name of the JSON beside a snapshot, "" if d is none. It is d's own name where there is no snapshot and
+// never will be.
+func (d Dump) Sidecar() string {
+	if d.Kind == "" {
+		return ""
+	}
+	return strings.TrimSuffix(d.Name, filepath.Ext(d.Name)) + sidecarSuffix
+}
+
+// Alone says that there is no snapshot, only what should have been beside it.
+func (d Dump) Alone() bool { return d.Kind != "" && strings.HasSuffix(d.Name, sidecarSuffix) }
 
 // Claim takes a process folder for this reader until Release, and returns ErrClaimed if another has it. The claim ends
 // with the reader's process, however that ends.
@@ -201,8 +219,9 @@ func (p *Process) State() State {
 	return p.spool.machine.state(id.Host, id.PID, id.StartTicks, id.BootID, id.PIDNamespace)
 }
 
-// Dumps lists the complete dumps in the order of their sequence numbers. Entries that are neither dumps nor files of the
-// contract are named in the error; the dumps are returned beside it.
+// Dumps lists the complete dumps in the order of their sequence numbers. The JSON of a snapshot that is not there is one
+// too, when the snapshot will not come: its process is dead, or the JSON says why there is none. Entries that are neither
+// dumps nor files of the contract are named in the error; the dumps are returned beside it.
 func (p *Process) Dumps() ([]Dump, error) {
 	all, err := names(p.dir)
 	if err != nil {
@@ -212,12 +231,34 @@ func (p *Process) Dumps() ([]Dump, error) {
 	var (
 		dumps []Dump
 		odd   []error
+		dead  func() bool
 	)
+	// The process is judged once, and before the listing that is looked at: what a dead one had renamed is in it.
+	if slices.ContainsFunc(all, func(name string) bool { return strings.HasSuffix(name, sidecarSuffix) && !isOwn(name) }) {
+		state := p.State()
+		dead = func() bool { return state == Dead }
+		if all, err = names(p.dir); err != nil {
+			return nil, fmt.Errorf("listing %s: %w", p.path, err)
+		}
+		sort.Strings(all)
+	}
 	for _, name := range all {
 		if isOwn(name) || isMaking(name) || isKept(name) {
 			continue
 		}
 		dump, err := p.dump(name)
+		if err == nil && dump.Alone() {
+			if _, there := slices.BinarySearch(all, strings.TrimSuffix(name, sidecarSuffix)+snapshotSuffix); there {
+				continue
+			}
+			if p.Settled(name, everySink) {
+				_ = remove(p.dir, name, 0)
+				continue
+			}
+			if !dead() && !p.saysWhyNot(name) {
+				continue
+			}
+		}
 		switch {
 		case err == nil:
 			dumps = append(dumps, dump)
@@ -233,7 +274,7 @@ func (p *Process) Dumps() ([]Dump, error) {
 func (p *Process) dump(name string) (Dump, error) {
 	m := dumpName.FindStringSubmatch(name)
 	if m == nil {
-		return Dump{}, errors.New("want <seq>.<reason>.heap")
+		return Dump{}, errors.New("want <seq>.<reason>.heap, or <seq>.<what>.<kind>.pickle")
 	}
 	seq, err := strconv.ParseUint(m[1], 10, 64)
 	if err != nil {
@@ -249,7 +290,51 @@ func (p *Process) dump(name string) (Dump, error) {
 	if err := checkFile(&st, p.owner); err != nil {
 		return Dump{}, err
 	}
-	return Dump{Name: name, Seq: seq, Reason: m[2], Size: st.Size, ModTime: time.Unix(st.Mtim.Unix())}, nil
+	d := Dump{Name: name, Seq: seq, Reason: m[2], Kind: m[3], Size: st.Size, ModTime: time.Unix(st.Mtim.Unix())}
+	if side := d.Sidecar(); side != "" && side != name {
+		if unix.Fstatat(int(p.dir.Fd()), side, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			d.Size += st.Size
+		}
+	}
+	return d, nil
+}
+
+// saysWhyNot looks into a JSON without a snapshot for the key that says that there will be none.
+func (p *Process) saysWhyNot(name string) bool {
+	text, err := p.read(name, torchmem.MaxSidecar)
+	if err != nil {
+		return false
+	}
+	side, _ := torchmem.ParseSidecar(text)
+	return side.Error != ""
+}
+
+// ReadSidecar reads the JSON beside a snapshot. It is os.ErrNotExist where there is none, as for a heap dump.
+func (p *Process) ReadSidecar(d Dump) ([]byte, error) {
+	name := d.Sidecar()
+	if name == "" {
+		return nil, os.ErrNotExist
+	}
+	text, err := p.read(name, torchmem.MaxSidecar)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", filepath.Join(p.path, name), err)
+	}
+	return text, nil
+}
+
+// read reads a small file of the process's.
+func (p *Process) read(name string, limit int64) ([]byte, error) {
+	f, info, err := openRegular(p.dir, name)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		if err := checkFile(&unix.Stat_t{Uid: st.Uid, Mode: st.Mode, Nlink: st.Nlink}, p.owner); err != nil {
+			return nil, err
+		}
+	}
+	return readRegular(p.dir, name, limit)
 }
 
 func isOwn(name string) bool {
@@ -261,7 +346,14 @@ func isMaking(name string) bool {
 }
 
 func isKept(name string) bool {
-	return name == DeliveredFolder || strings.HasSuffix(name, ".heap"+RejectedSuffix) || strings.HasSuffix(name, ".heap"+reasonSuffix)
+	if name == DeliveredFolder {
+		return true
+	}
+	of, kept := strings.CutSuffix(name, reasonSuffix)
+	if !kept {
+		of, kept = strings.CutSuffix(name, RejectedSuffix)
+	}
+	return kept && slices.Contains([]string{heapSuffix, snapshotSuffix, sidecarSuffix}, filepath.Ext(of))
 }
 
 // Open opens a dump for reading. A dump larger than Options.MaxDumpBytes is refused.
@@ -285,19 +377,45 @@ func (p *Process) Open(d Dump) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// Acknowledge takes a delivered dump out of the spool: it is removed or, with keep, moved to DeliveredFolder.
+// Acknowledge takes a delivered dump out of the spool, with the JSON beside it: it is removed or, with keep, moved to
+// DeliveredFolder.
 func (p *Process) Acknowledge(d Dump, keep bool) error {
-	var err error
-	if keep {
-		err = p.keep(d.Name)
-	} else {
-		err = remove(p.dir, d.Name, 0)
-	}
+	err := p.both(d, func(name string) error {
+		if keep {
+			return p.keep(name)
+		}
+		return remove(p.dir, name, 0)
+	})
 	if err != nil {
 		return fmt.Errorf("acknowledging dump %s: %w", filepath.Join(p.path, d.Name), err)
 	}
 	return nil
 }
+
+// both does the same with a dump and then with the JSON beside it: the other way round, a reader that is killed in between
+// would leave a snapshot without what is known of it. That the JSON needs nothing any more is noted first.
+func (p *Process) both(d Dump, do func(name string) error) error {
+	side := d.Sidecar()
+	if side == "" || side == d.Name {
+		return do(d.Name)
+	}
+	var st unix.Stat_t
+	if unix.Fstatat(int(p.dir.Fd()), side, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return do(d.Name)
+	}
+	// Without the note, on a full disk, it is told once more at worst.
+	_ = p.Settle(side, everySink)
+	err := do(d.Name)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		if failed := do(side); failed != nil && !errors.Is(failed, os.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
+// everySink stands in the journal for all of them.
+const everySink = "*"
 
 func (p *Process) keep(name string) error {
 	if err := unix.Mkdirat(int(p.dir.Fd()), DeliveredFolder, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -344,29 +462,32 @@ func (p *Process) Kept() ([]Dump, error) {
 	return kept, nil
 }
 
-// Drop removes a dump that nobody will get, or one that Kept names.
+// Drop removes a dump that nobody will get, with the JSON beside it, or a file that Kept names.
 func (p *Process) Drop(d Dump) error {
-	dir, name := p.dir, d.Name
-	if in, ok := strings.CutPrefix(name, DeliveredFolder+"/"); ok {
-		inside, err := openDir(p.dir, DeliveredFolder)
-		if err != nil {
-			return fmt.Errorf("dropping %s: %w", filepath.Join(p.path, name), err)
+	err := p.both(d, func(name string) error {
+		dir := p.dir
+		if in, ok := strings.CutPrefix(name, DeliveredFolder+"/"); ok {
+			inside, err := openDir(p.dir, DeliveredFolder)
+			if err != nil {
+				return err
+			}
+			defer inside.Close()
+			dir, name = inside, in
 		}
-		defer inside.Close()
-		dir, name = inside, in
-	}
-	if err := remove(dir, name, 0); err != nil {
+		return remove(dir, name, 0)
+	})
+	if err != nil {
 		return fmt.Errorf("dropping %s: %w", filepath.Join(p.path, d.Name), err)
 	}
 	return nil
 }
 
-// Reject moves a dump that cannot be read aside and writes the reason beside it.
+// Reject moves a dump that cannot be read aside, with the JSON beside it, and writes the reason beside it.
 func (p *Process) Reject(d Dump, reason string) error {
 	fail := func(err error) error {
 		return fmt.Errorf("rejecting dump %s: %w", filepath.Join(p.path, d.Name), err)
 	}
-	if err := rename(p.dir, d.Name, p.dir, d.Name+RejectedSuffix); err != nil {
+	if err := p.both(d, func(name string) error { return rename(p.dir, name, p.dir, name+RejectedSuffix) }); err != nil {
 		return fail(err)
 	}
 	f, err := create(p.dir, d.Name+reasonSuffix, unix.O_WRONLY|unix.O_EXCL)
@@ -378,6 +499,12 @@ func (p *Process) Reject(d Dump, reason string) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// isLonely says whether name is a JSON whose snapshot is not there.
+func isLonely(name string, all []string) bool {
+	m := dumpName.FindStringSubmatch(name)
+	return m != nil && strings.HasSuffix(name, sidecarSuffix) && !slices.Contains(all, strings.TrimSuffix(name, sidecarSuffix)+snapshotSuffix)
 }
 
 // RemoveIfDrained removes the folder of a dead process that holds nothing but its identity and unfinished dumps, and
@@ -404,12 +531,12 @@ func (p *Process) RemoveIfDrained() (bool, error) {
 		return fail(err)
 	}
 	for _, name := range all {
-		if !isOwn(name) && !isMaking(name) {
+		if !isOwn(name) && !isMaking(name) && !isLonely(name, all) {
 			return false, nil
 		}
 	}
 	for _, name := range all {
-		if isMaking(name) {
+		if isMaking(name) || isLonely(name, all) {
 			if err := remove(p.dir, name, 0); err != nil {
 				return fail(err)
 			}
