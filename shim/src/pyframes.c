@@ -315,6 +315,15 @@ static const char *bytecode(const char *f, const char *code)
 	return code + L.co_code;
 }
 
+/* Is this frame, from which another one was called, none that Python shows? 3.12 and later, once a call of a class is specialised,
+ * put one named __init__ under the constructor's that only checks what it returned. Python passes over it as over every frame
+ * that has not been entered yet (_PyFrame_IsIncomplete in Include/internal/pycore_frame.h): its bytecode is short. */
+static bool incomplete(const char *f, const char *code, int64_t addr)
+{
+	const int64_t longest = 512;
+	return addr < longest && f[L.f_owner] != 1 && sane(code, L.ft ? CODE_FT : CODE) && addr < 2 * (int64_t)load_i32(code, L.co_traceable);
+}
+
 /* 3.11+: a chain of _PyInterpreterFrame; Python-to-Python calls share one C call of the eval loop. The C frame of a run
  * is told by an object in it: 3.11 the _PyCFrame, 3.12+ the entry frame at the end of the run. Of an entry frame only
  * owner and previous may be read. From 3.14 on f_executable is tagged in its low bits. */
@@ -348,7 +357,9 @@ static void walk_interp(struct hw_pywalk *w, const char *ts)
 		const char *code = load_ptr(f, L.f_code);
 		if (L.minor >= 14)
 			code = (const char *)((uintptr_t)code & ~(uintptr_t)3);
-		keep(w, code, (int64_t)(load_ptr(f, L.f_instr) - (L.co_tlbc ? bytecode(f, code) : code + L.co_code)));
+		int64_t addr = (int64_t)(load_ptr(f, L.f_instr) - (L.co_tlbc ? bytecode(f, code) : code + L.co_code));
+		if (!w->total || !incomplete(f, code, addr))
+			keep(w, code, addr);
 		if (L.f_entry && f[L.f_entry] && cf) {
 			end_run(w, (uintptr_t)cf);
 			cf = sane(cf, CFRAME) ? load_ptr(cf, L.cf_prev) : NULL;

@@ -4,8 +4,8 @@
  *
  * Source of each row: the version's own headers (Include/cpython/{pystate,frameobject,code,unicodeobject}.h and
  * Include/internal/pycore_{frame,interpframe_structs,tstate}.h of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, 3.13.0, 3.14.10,
- * 3.15.2), printed with offsetof. Layouts hold within a minor version. test/offsets.c prints them again for a Python at hand
- * and the matrix test compares; from 3.13 on the running interpreter's _Py_DebugOffsets is compared at start as well.
+ * 3.15.2), printed with offsetof. Layouts hold within a minor version. test/programs/offsets.c compares them with the headers of
+ * every Python at hand; from 3.13 on the running interpreter's _Py_DebugOffsets is compared at start as well.
  */
 #ifndef HW_PYOFFSETS_H
 #define HW_PYOFFSETS_H
@@ -24,11 +24,12 @@ struct hw_layout {
 	/* PyFrameObject (3.8-3.10), _PyInterpreterFrame (3.11+) */
 	uint8_t f_back, f_code;
 	uint8_t f_instr; /* 3.8-3.10 f_lasti; 3.11, 3.12 prev_instr; 3.13+ instr_ptr */
-	uint8_t f_owner; /* 3.12+: >= 3 is an entry frame, no Python frame (FRAME_OWNED_BY_CSTACK, _INTERPRETER) */
+	uint8_t f_owner; /* 1: a generator's frame (FRAME_OWNED_BY_GENERATOR); 3.12+: >= 3 is an entry frame, no Python frame (FRAME_OWNED_BY_CSTACK, _INTERPRETER) */
 	uint8_t f_entry; /* 3.11 is_entry: the run of frames of this C call ends here */
 	/* PyCodeObject */
 	uint8_t co_first, co_file, co_qual /* co_name up to 3.10 */, co_lines;
 	uint8_t co_code; /* 3.11+: co_code_adaptive */
+	uint8_t co_traceable; /* 3.11+: _co_firsttraceable, code units before the function is entered */
 	/* 3.14+ free-threaded: each thread may run a copy of the bytecode. _PyInterpreterFrame.tlbc_index (int),
 	 * PyCodeObject.co_tlbc (_PyCodeArray: size, then entries) */
 	uint8_t f_tlbc, co_tlbc;
@@ -56,22 +57,22 @@ static const struct hw_layout hw_layouts[] = {
 	 .co_qual = 112, .co_lines = 120, .u_ascii = 48, .u_compact = 72},
 	{.minor = 10, HW_HEADER, .ts_frame = 24, .ts_cframe = 48, .cf_prev = 8, .f_back = 24, .f_code = 32, .f_instr = 96, .co_first = 40,
 	 .co_file = 104, .co_qual = 112, .co_lines = 120, .u_ascii = 48, .u_compact = 72},
-	{.minor = 11, HW_HEADER, .ts_cframe = 56, .cf_frame = 8, .cf_prev = 16, .f_back = 48, .f_code = 32, .f_instr = 56, .f_entry = 68,
-	 .co_first = 72, .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 184, .u_ascii = 48, .u_compact = 72},
+	{.minor = 11, HW_HEADER, .ts_cframe = 56, .cf_frame = 8, .cf_prev = 16, .f_back = 48, .f_code = 32, .f_instr = 56, .f_owner = 69, .f_entry = 68,
+	 .co_first = 72, .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 184, .co_traceable = 168, .u_ascii = 48, .u_compact = 72},
 	{.minor = 12, HW_HEADER, .ts_cframe = 56, .cf_frame = 0, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 70, .co_first = 68,
-	 .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 192, .u_ascii = 40, .u_compact = 56},
+	 .co_file = 112, .co_qual = 128, .co_lines = 136, .co_code = 192, .co_traceable = 176, .u_ascii = 40, .u_compact = 56},
 	{.minor = 13, HW_HEADER, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 70, .co_first = 68, .co_file = 112,
-	 .co_qual = 128, .co_lines = 136, .co_code = 200, .u_ascii = 40, .u_compact = 56},
+	 .co_qual = 128, .co_lines = 136, .co_code = 200, .co_traceable = 184, .u_ascii = 40, .u_compact = 56},
 	{.minor = 14, HW_HEADER, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 74, .co_first = 68, .co_file = 112,
-	 .co_qual = 128, .co_lines = 136, .co_code = 208, .u_ascii = 40, .u_compact = 56},
+	 .co_qual = 128, .co_lines = 136, .co_code = 208, .co_traceable = 192, .u_ascii = 40, .u_compact = 56},
 	{.minor = 15, HW_HEADER, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 74, .co_first = 68, .co_file = 112,
-	 .co_qual = 128, .co_lines = 136, .co_code = 208, .u_ascii = 40, .u_compact = 56},
+	 .co_qual = 128, .co_lines = 136, .co_code = 208, .co_traceable = 192, .u_ascii = 40, .u_compact = 56},
 	{.minor = 13, HW_HEADER_FT, .u_shift = 2, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 70, .co_first = 84,
-	 .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 216},
+	 .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 216, .co_traceable = 200},
 	{.minor = 14, HW_HEADER_FT, .u_shift = 8, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 78, .f_tlbc = 72,
-	 .co_first = 84, .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 232, .co_tlbc = 224},
+	 .co_first = 84, .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 232, .co_traceable = 208, .co_tlbc = 224},
 	{.minor = 15, HW_HEADER_FT, .u_shift = 8, .ts_frame = 72, .f_back = 8, .f_code = 0, .f_instr = 56, .f_owner = 78, .f_tlbc = 72,
-	 .co_first = 84, .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 232, .co_tlbc = 224},
+	 .co_first = 84, .co_file = 128, .co_qual = 144, .co_lines = 152, .co_code = 232, .co_traceable = 208, .co_tlbc = 224},
 };
 
 /* _Py_DebugOffsets, first member of the exported _PyRuntime from 3.13 on (Include/internal/pycore_runtime.h, from 3.14

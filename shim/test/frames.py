@@ -17,6 +17,7 @@ buffer = ctypes.create_string_buffer(SIZE)
 lock = threading.Lock()
 QUALIFIED = sys.version_info >= (3, 11)
 right = wrong = 0
+loud = False
 
 
 def rows(text):
@@ -139,6 +140,64 @@ class Manager:
         return True
 
 
+class Quiet:
+    """What specialised bytecode calls without a C call."""
+
+    def __init__(self):
+        if loud:
+            check("specialised __init__")
+
+    def __getitem__(self, key):
+        if loud:
+            check("specialised __getitem__")
+        return self
+
+    @property
+    def value(self):
+        if loud:
+            check("specialised property")
+        return 1
+
+    def __contains__(self, key):
+        if loud:
+            check("specialised __contains__")
+        return True
+
+    def __call__(self, n, *, m=1):
+        if loud:
+            check("specialised __call__")
+
+
+class Derived(Quiet):
+    def __init__(self):
+        super().__init__()
+
+    def __getattr__(self, name):
+        if loud:
+            check("specialised __getattr__")
+        return 1
+
+
+def quiet_generator():
+    if loud:
+        check("specialised generator")
+    yield 1
+
+
+def specialised():
+    global loud
+    for i in range(400):
+        loud = i >= 398
+        Quiet()
+        thing = Derived()
+        thing[1].value
+        1 in thing
+        thing(1, m=2)
+        thing.no_such
+        for _ in quiet_generator():
+            pass
+
+
 def compiled(source, file, name="check"):
     exec(compile(source, file, "exec"), {name: check})
 
@@ -195,6 +254,7 @@ def main():
     reference = weakref.ref(thing, lambda _: check("weakref callback"))
     del thing
     assert reference() is None
+    specialised()
     sys.settrace(lambda *a: None)
     check("settrace")
     sys.settrace(None)
