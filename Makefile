@@ -20,11 +20,14 @@ MODULE = $(shell $(GO) list -m)
 # Packages with goroutines of their own; under the race detector the parsers take ten times as long for nothing.
 RACE := ./exporter/... ./convert/symbol
 
+# shim/inproc/doc.go says why.
+INPROC_LDFLAGS = -s -w -extld=$(CURDIR)/shim/inproc/link -X runtime.godebugDefault=asyncpreemptoff=1,netdns=go -X main.version=$(VERSION)
+
 export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
 
 SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
 
-.PHONY: help demo test build bench bench-snapshot inproc soak soak-shim test-matrix lint clean deps deps-test
+.PHONY: help demo test build bench bench-snapshot soak soak-shim test-matrix lint clean deps deps-test
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,22 +45,19 @@ test: build deps-test ## vet, unit tests with the race detector, the shim's test
 	$(GO) test -run '^$$' -fuzz '^FuzzPickle$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/pickle
 	$(GO) test -run '^$$' -fuzz '^FuzzSnapshot$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/torchmem
 
-build: deps ## bin/heapwire and bin/libheapwire.so
+# Position-independent, so that what is compiled for the command is compiled for the library too.
+build: deps ## bin/heapwire, bin/libheapwire.so and bin/libheapwire_inproc.so
 	@mkdir -p $(BIN)
 	$(SHIM_MAKE)
-	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/heapwire ./exporter/cmd/heapwire
+	$(GO) build -buildmode=pie -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/heapwire ./exporter/cmd/heapwire
+	$(GO) build -buildmode=c-shared -trimpath -ldflags '$(INPROC_LDFLAGS)' -o $(BIN)/libheapwire_inproc.so ./shim/inproc
+	@rm -f $(BIN)/libheapwire_inproc.h
 
 bench: build ## conversion speed and the cost for the job, as the tables of docs/performance.md
 	$(GO) run ./bench -shim $(BIN)/libheapwire.so
 
 bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory
 	$(GO) run ./bench/snapshot
-
-inproc: ## bin/libheapwire_inproc.so, the exporter as a library for the profiled process; minutes when cold
-	@mkdir -p $(BIN)
-	$(GO) build -buildmode=c-shared -trimpath -ldflags '-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -X main.version=$(VERSION)' \
-		-o $(BIN)/libheapwire_inproc.so ./shim/inproc
-	@rm -f $(BIN)/libheapwire_inproc.h
 
 soak: build ## delivery in bad weather: exporters killed anywhere, many processes; ten minutes
 	HEAPWIRE_SOAK=10m $(GO) test -count=1 -timeout 30m -v -run 'Anywhere|ManyProcesses' ./exporter

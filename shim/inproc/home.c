@@ -5,8 +5,9 @@
 #include "home.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,38 +15,70 @@ extern int goStart(char *spool, void *say);
 extern void goStop(int timeout_ms);
 
 #define EXPORT __attribute__((visibility("default")))
-#define SIGNALS 65
+#define INTERNAL __attribute__((weak, visibility("hidden"))) /* there only where `link` was at work */
 
-static struct sigaction before[SIGNALS];
-static int known[SIGNALS];
+/* What the loader would call at load (Go's _rt0_amd64_linux_lib). GNU ld gives a section with such a name its ends. */
+typedef void (*initialiser)(int argc, char **argv, char **envp);
+extern initialiser __start_heapwire_go_init[] INTERNAL, __stop_heapwire_go_init[] INTERNAL;
+
+/* runtime/sigtab_linux_generic.go: for each signal what the runtime does about it, and its name, a Go string. */
+struct signal_row {
+	int32_t flags;
+	const char *name;
+	int64_t name_len;
+};
+#define SIGNALS 65
+extern struct signal_row go_signals[SIGNALS] __asm__("runtime.sigtable") INTERNAL;
 
 #define MOST_CLAIMS 4096
 static _Atomic int claims[MOST_CLAIMS]; /* descriptor + 1; 0: free */
 
 static _Atomic int home; /* pid of the process that started */
 
-/* Priority 101 runs before the constructors without one, among them the Go runtime's (_rt0_amd64_lib). */
-__attribute__((constructor(101))) static void remember_handlers(void)
+/* The environment as it was at load, in the form that Go reads: arguments, NULL, variables, NULL, and an empty auxiliary
+ * vector, for which the runtime then asks /proc. The one on the stack is written over by whoever sets the process's title. */
+static char **environment;
+
+static char **copy_environment(char **envp)
 {
-	for (int s = 1; s < SIGNALS; s++)
-		known[s] = sigaction(s, NULL, &before[s]) == 0;
+	size_t n = 0, text = 0;
+	for (; envp && envp[n]; n++)
+		text += strlen(envp[n]) + 1;
+	char **block = malloc((n + 5) * sizeof *block + text + sizeof "heapwire");
+	if (block == NULL)
+		return NULL;
+	char *p = (char *)(block + n + 5);
+	block[0] = strcpy(p, "heapwire");
+	p += sizeof "heapwire";
+	block[1] = NULL;
+	for (size_t i = 0; i < n; i++) {
+		block[2 + i] = strcpy(p, envp[i]);
+		p += strlen(p) + 1;
+	}
+	block[2 + n] = block[3 + n] = block[4 + n] = NULL; /* AT_NULL is 0 */
+	return block;
 }
 
-/* Signals that the runtime unblocks in its own threads (runtime/sigtab_linux_generic.go, _SigUnblock), but the faults. */
-static int unblocked_in_go(int s) { return s == SIGPROF || s == SIGILL || s == SIGTRAP || s == SIGSTKFLT; }
-
-static void restore_handlers(void)
+__attribute__((constructor)) static void at_load(int argc, char **argv, char **envp)
 {
-	for (int s = 1; s < SIGNALS; s++) {
-		struct sigaction now;
-		if (!known[s] || sigaction(s, NULL, &now) != 0)
-			continue;
-		struct sigaction then = before[s];
-		if (unblocked_in_go(s) && then.sa_handler != SIG_DFL && then.sa_handler != SIG_IGN)
-			then.sa_flags |= SA_ONSTACK;
-		if (now.sa_handler != then.sa_handler || now.sa_flags != then.sa_flags)
-			sigaction(s, &then, NULL);
-	}
+	(void)argc;
+	(void)argv;
+	environment = copy_environment(envp);
+}
+
+/* A runtime whose table of signals says nothing installs no handler, changes no flags of others', unblocks nothing in its
+ * threads (runtime/signal_unix.go: initsig, minitSignalMask). */
+static int leave_signals_alone(void)
+{
+	if (go_signals == NULL)
+		return 0;
+	for (int s = 1; s < SIGNALS; s++) /* is it the table that it is taken for? */
+		if (go_signals[s].name == NULL || go_signals[s].name_len < 5 || go_signals[s].name_len > 100 ||
+		    (memcmp(go_signals[s].name, "SIG", 3) != 0 && memcmp(go_signals[s].name, "signal", 6) != 0))
+			return 0;
+	for (int s = 0; s < SIGNALS; s++)
+		go_signals[s].flags = 0;
+	return 1;
 }
 
 /* In the child only the forking thread is left. */
@@ -78,12 +111,15 @@ EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line
 	int none = 0;
 	if (!atomic_compare_exchange_strong(&home, &none, getpid()))
 		return 3;
+	if (__start_heapwire_go_init == __stop_heapwire_go_init || environment == NULL || !leave_signals_alone()) {
+		inproc_say((void *)say, "this library was not linked as it must be (shim/inproc/link), or with another Go runtime");
+		return 2;
+	}
 	if (pthread_atfork(NULL, NULL, in_child) != 0)
 		return 2;
-	/* The call waits until the runtime is there, so its handlers are in place when it returns. */
-	int result = goStart((char *)spool, (void *)say);
-	restore_handlers();
-	return result;
+	for (initialiser *f = __start_heapwire_go_init; f < __stop_heapwire_go_init; f++)
+		(*f)(1, environment, environment + 2);
+	return goStart((char *)spool, (void *)say); /* waits until the runtime is there */
 }
 
 EXPORT void heapwire_inproc_stop(int timeout_ms)

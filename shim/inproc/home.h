@@ -2,8 +2,9 @@
 #ifndef HEAPWIRE_INPROC_H
 #define HEAPWIRE_INPROC_H
 
-/* Starts to export what comes into the spool to the sinks that the environment names. say, if not NULL, gets lines to be
- * shown to people, without their newline, from any thread. Call it once, from a thread with all signals blocked.
+/* Starts to export what comes into the spool to the sinks that the environment names, as it was when the library was loaded.
+ * say, if not NULL, gets lines to be shown to people, without their newline, from any thread. Call it once. All threads of the
+ * library's have the caller's signal mask and, until they give themselves another, its name.
  *
  * 0: started; 1: the environment names no sink; 2: failed, and say was told why; 3: not in this process (forked, or started
  * before). */

@@ -12,16 +12,16 @@
 #include "config.h"
 #include "dump.h"
 #include "exit.h"
+#include "futex.h"
 #include "giant.h"
 #include "identity.h"
+#include "inproc.h"
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
 #include "triggers.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -29,7 +29,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* What the thread calls needs about 24 KiB; glibc takes static TLS, which big programs have much of, from the same piece. */
@@ -46,25 +45,8 @@ static pthread_t thread;
 static _Atomic int thread_id;
 
 #define SECOND 1000000000ull
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-/* Sleeps while *word is `value`, at most ns nanoseconds. */
-static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
-{
-	struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
+/* A process that ends sooner, and before its first interval dump, is not worth an exporter: its dump waits in the spool. */
+#define EXPORT_AFTER (5 * SECOND)
 
 static uint64_t min64(uint64_t a, uint64_t b)
 {
@@ -99,6 +81,8 @@ static int take(const char *reason, const char *why)
 	last_allocated = hw_alloc_stats(&a) ? a.allocated : 0;
 	skipped = 0;
 	hw_triggers_dumped();
+	if (!err && strcmp(reason, "exit"))
+		hw_inproc_begin();
 	return err;
 }
 
@@ -107,18 +91,18 @@ static int take(const char *reason, const char *why)
 static void next_due(void)
 {
 	uint64_t cost = hw_dump_cost_ns() * 100;
-	due = now_ns() + (cost > hw_config.interval_ns ? cost : hw_config.interval_ns);
+	due = hw_monotonic_ns() + (cost > hw_config.interval_ns ? cost : hw_config.interval_ns);
 }
 
 static void set_off(const char *reason, const char *why)
 {
 	take(reason, why);
-	last_set_off = now_ns();
+	last_set_off = hw_monotonic_ns();
 }
 
 static bool gap_over(void)
 {
-	return !last_set_off || now_ns() - last_set_off >= hw_config.gap_ns;
+	return !last_set_off || hw_monotonic_ns() - last_set_off >= hw_config.gap_ns;
 }
 
 static void look(bool second_over)
@@ -133,7 +117,7 @@ static void look(bool second_over)
 		set_off("giant", why);
 	} else if (second_over && gap_over() && (reason = hw_triggers_look(why, sizeof why)))
 		set_off(reason, why);
-	else if (due <= now_ns()) {
+	else if (due <= hw_monotonic_ns()) {
 		if (!nothing_changed())
 			take("interval", "");
 		next_due();
@@ -142,7 +126,7 @@ static void look(bool second_over)
 
 static uint64_t time_to_sleep(uint64_t next_second, uint64_t arm_after)
 {
-	uint64_t now = now_ns(), at = next_second;
+	uint64_t now = hw_monotonic_ns(), at = next_second;
 	at = min64(at, due);
 	uint64_t largest;
 	if (hw_giant_pending(&largest))
@@ -158,30 +142,32 @@ static void *clock_main(void *arg)
 	hw_alloc_hide_thread();
 	hw_identity_read();
 	uint64_t arm_after = 5000000ull; /* until the interpreter is up: 5 ms, doubling to 1 s */
-	uint64_t next_second = now_ns() + SECOND;
+	uint64_t next_second = hw_monotonic_ns() + SECOND, export_at = hw_monotonic_ns() + EXPORT_AFTER;
 	uint32_t seen = atomic_load(&finished);
 	while (!atomic_load(&stopping)) {
 		uint32_t word = atomic_load(&woken);
 		uint64_t sleep = time_to_sleep(next_second, arm_after);
 		if (sleep && atomic_load(&wanted) == seen && !atomic_load(&stopping))
-			futex_wait(&woken, word, sleep);
+			hw_futex_wait(&woken, word, sleep);
 		if (atomic_load(&stopping))
 			break;
 		if (!hw_exit_armed()) {
 			hw_exit_arm();
 			arm_after = min64(arm_after * 2, SECOND);
 		}
-		bool second_over = now_ns() >= next_second;
+		bool second_over = hw_monotonic_ns() >= next_second;
 		if (second_over) {
-			next_second = now_ns() + SECOND;
+			next_second = hw_monotonic_ns() + SECOND;
 			hw_py_forget_pages();
-			/* Nobody is left but the first thread, which has ended, and this one: what glibc does in the last thread. */
-			if (hw_leader_ended() && hw_stat_field(HW_STAT_THREADS) == 2) {
+			/* Nobody is left but the first thread, which has ended, and ours: what glibc does in the last thread. */
+			if (hw_leader_ended() && hw_only_ours_left()) {
 				hw_exit_last_thread();
 				exit(0);
 			}
 			if (hw_native_uses_list())
 				hw_native_refresh();
+			if (hw_inproc_due() && hw_monotonic_ns() >= export_at && !hw_dump_folder())
+				hw_inproc_begin();
 		}
 		uint32_t w = atomic_load(&wanted);
 		if (w == seen) {
@@ -196,7 +182,7 @@ static void *clock_main(void *arg)
 		if (leaving)
 			due = next_second = UINT64_MAX;
 		atomic_store(&finished, w);
-		futex_wake(&finished);
+		hw_futex_wake(&finished);
 	}
 	return NULL;
 }
@@ -212,7 +198,7 @@ static bool spawn(void)
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	int err = pthread_create(&thread, &attr, clock_main, NULL);
 	if (!err)
-		pthread_setname_np(thread, "heapwire");
+		pthread_setname_np(thread, HW_THREAD_NAME);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return err == 0;
@@ -220,7 +206,7 @@ static bool spawn(void)
 
 static void first_due(void)
 {
-	due = hw_config.interval_ns ? now_ns() + hw_config.interval_ns : UINT64_MAX;
+	due = hw_config.interval_ns ? hw_monotonic_ns() + hw_config.interval_ns : UINT64_MAX;
 }
 
 void hw_clock_start(void)
@@ -271,7 +257,7 @@ void hw_clock_forked(void)
 void hw_clock_wake(void)
 {
 	atomic_fetch_add(&woken, 1);
-	futex_wake(&woken);
+	hw_futex_wake(&woken);
 }
 
 int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms)
@@ -284,15 +270,15 @@ int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms)
 	hw_dump_expected();
 	uint32_t mine = atomic_fetch_add(&wanted, 1) + 1;
 	hw_clock_wake();
-	uint64_t begin = now_ns(), end = begin + timeout_ms * 1000000ull, allocator_end = begin + allocator_ms * 1000000ull;
+	uint64_t begin = hw_monotonic_ns(), end = begin + timeout_ms * 1000000ull, allocator_end = begin + allocator_ms * 1000000ull;
 	for (;;) {
 		uint32_t f = atomic_load(&finished);
 		if ((int32_t)(f - mine) >= 0)
 			return atomic_load(&last_result);
-		uint64_t now = now_ns();
+		uint64_t now = hw_monotonic_ns();
 		bool past = hw_dump_past_allocator();
 		if (now >= end || (!past && now >= allocator_end))
 			return ETIMEDOUT;
-		futex_wait(&finished, f, (past ? end : min64(end, allocator_end)) - now);
+		hw_futex_wait(&finished, f, (past ? end : min64(end, allocator_end)) - now);
 	}
 }

@@ -17,10 +17,10 @@
 
 struct hw_config hw_config;
 
-enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_STACKS };
+enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_STACKS, T_EXPORT };
 
 static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size", "size", "percent", "percents",
-					 "percent, size or both", "signal", "leaf|full"};
+					 "percent, size or both", "signal", "leaf|full", "auto|inproc|off"};
 
 struct row {
 	const char *name;
@@ -69,6 +69,9 @@ static const struct row rows[] = {
 	 "least time between two dumps that something set off", &hw_config.gap_ns},
 	{"HEAPWIRE_SIGNAL", T_SIGNAL, "off", 0, 64, "a name or a number",
 	 "a signal that sets off a dump; its handler is the library's then", &hw_config.signal},
+	{"HEAPWIRE_EXPORT", T_EXPORT, "auto", 0, 0, "",
+	 "who delivers the dumps: an exporter in the process where a sink's variable is set (auto), always, or others (off)",
+	 &hw_config.export},
 };
 
 #define NROWS (sizeof rows / sizeof *rows)
@@ -88,9 +91,10 @@ static bool parse_bool(const char *s, bool *v)
 	return false;
 }
 
-static bool parse_target(const char *s, int *v)
+static const char *const targets[] = {"auto", "all", "none"}, *const exports[] = {"auto", "inproc", "off"};
+
+static bool parse_name(const char *s, const char *const names[3], int *v)
 {
-	static const char *const names[] = {"auto", "all", "none"};
 	for (int i = 0; i < 3; i++) {
 		if (!strcasecmp(s, names[i])) {
 			*v = i;
@@ -234,7 +238,7 @@ static bool set(const struct row *r, const char *s)
 	case T_BOOL:
 		return parse_bool(s, r->to);
 	case T_TARGET:
-		return parse_target(s, r->to);
+		return parse_name(s, targets, r->to);
 	case T_PATH:
 		if (strlen(s) >= sizeof hw_config.spool)
 			return false;
@@ -263,6 +267,8 @@ static bool set(const struct row *r, const char *s)
 	case T_STACKS:
 		*(bool *)r->to = !strcasecmp(s, "full");
 		return *(bool *)r->to || !strcasecmp(s, "leaf");
+	case T_EXPORT:
+		return parse_name(s, exports, r->to);
 	case T_LG_SIZE:
 		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
 			return false;

@@ -4,6 +4,7 @@
 #include "shim.h"
 
 enum hw_target { HW_TARGET_AUTO, HW_TARGET_ALL, HW_TARGET_NONE };
+enum hw_export { HW_INPROC_AUTO, HW_INPROC_ALWAYS, HW_INPROC_OFF };
 
 struct hw_config {
 	bool enabled;          /* HEAPWIRE */
@@ -26,6 +27,7 @@ struct hw_config {
 	uint64_t jump_bytes;
 	uint64_t gap_ns;       /* HEAPWIRE_GAP */
 	int signal;            /* HEAPWIRE_SIGNAL, 0: none */
+	int export;            /* HEAPWIRE_EXPORT, an enum hw_export */
 };
 
 extern struct hw_config hw_config;

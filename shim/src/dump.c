@@ -164,6 +164,11 @@ static int have_folder(bool again)
 	return err;
 }
 
+int hw_dump_folder(void)
+{
+	return have_folder(false);
+}
+
 int hw_dump_place(char *path, size_t size)
 {
 	struct stat st;

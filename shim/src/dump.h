@@ -7,6 +7,9 @@
  * stderr and counted in the next dump. One caller at a time: the clock thread. */
 int hw_dump(const char *reason, const char *why);
 
+/* The process's folder, with process.json in it, is there, or is made. 0 or errno. Any thread. */
+int hw_dump_folder(void);
+
 /* Any thread: where a file of the program's goes, "<folder>/<number>", with a number that nothing else has. The folder is there.
  * 0 or errno; ERANGE if `size` is too small. */
 int hw_dump_place(char *path, size_t size);

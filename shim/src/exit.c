@@ -8,6 +8,8 @@
  *    of vfork that has not exec'ed yet shares this memory: it is known by its pid and passes straight through.
  *  - The library's destructor, for programs that have no interpreter, or ended before it was up.
  *
+ * At the last two the exporter inside the process, if there is one, is told to end too (inproc.c).
+ *
  * The dump itself is taken by the clock thread; the leaving thread waits, for a bounded time, GIL held or not: the clock
  * thread never wants the GIL.
  */
@@ -17,6 +19,7 @@
 #include "config.h"
 #include "dump.h"
 #include "identity.h"
+#include "inproc.h"
 #include "pyframes.h"
 #include "selfcheck.h"
 
@@ -35,17 +38,18 @@ static _Atomic bool armed;  /* the callback is registered, or can't be */
 static _Atomic bool asked;  /* the pending call is left */
 static int asked_in;        /* by this process */
 
-static void leave(unsigned allocator_ms)
+/* False if the dump was waited for in vain. */
+static bool leave(unsigned allocator_ms)
 {
 	if (!atomic_load(&active) || hw_identity.pid != (int)getpid())
-		return;
+		return true;
 	if (!HW_GET(samples)) /* a child between fork and exec, a program that did nothing: not worth a file */
-		return;
-	if (atomic_exchange(&active, false)) {
-		int keep = errno;
-		hw_clock_request(true, WAIT_MS, allocator_ms);
-		errno = keep;
-	}
+		return true;
+	if (!atomic_exchange(&active, false))
+		return true;
+	int keep = errno, err = hw_clock_request(true, WAIT_MS, allocator_ms);
+	errno = keep;
+	return err != ETIMEDOUT;
 }
 
 void hw_exit_last_thread(void)
@@ -56,12 +60,14 @@ void hw_exit_last_thread(void)
 
 __attribute__((destructor)) static void at_unload(void)
 {
-	leave(WAIT_MS);
+	if (leave(WAIT_MS))
+		hw_inproc_end();
 }
 
 HW_EXPORT __attribute__((noreturn)) void _exit(int status)
 {
-	leave(WAIT_ALLOCATOR_MS);
+	if (leave(WAIT_ALLOCATOR_MS))
+		hw_inproc_end();
 	for (;;)
 		syscall(SYS_exit_group, status);
 }

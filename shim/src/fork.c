@@ -17,6 +17,7 @@
 #include "exit.h"
 #include "giant.h"
 #include "identity.h"
+#include "inproc.h"
 #include "out.h"
 #include "pyframes.h"
 #include "sample.h"
@@ -87,6 +88,7 @@ static void child(void)
 	hw_triggers_forked();
 	hw_dump_forked();
 	hw_exit_forked();
+	hw_inproc_forked();
 	watch_thread();
 	hw_clock_forked();
 }

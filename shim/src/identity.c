@@ -7,6 +7,7 @@
 #include "identity.h"
 
 #include "alloc.h"
+#include "config.h"
 #include "out.h"
 #include "pyframes.h"
 
@@ -216,6 +217,10 @@ int hw_identity_write(int fd)
 	if (id->forked) {
 		key_number(&o, "inherited_bytes", id->inherited_bytes);
 		key_number(&o, "inherited_objects", id->inherited_objects);
+	}
+	if (!hw_config.exit_dump) {
+		key(&o, "exit_dump");
+		hw_out_str(&o, "false");
 	}
 	key_string(&o, "shim_version", HW_VERSION);
 	key_string(&o, "jemalloc_version", hw_alloc_version());

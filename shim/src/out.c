@@ -5,6 +5,7 @@
  */
 #include "out.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -174,6 +175,22 @@ bool hw_leader_ended(void)
 	char buf[1024];
 	const char *p = stat_from_2(buf, sizeof buf);
 	return p && p[1] == ' ' && p[2] == 'Z';
+}
+
+bool hw_only_ours_left(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	bool only = d;
+	for (struct dirent *e; only && (e = readdir(d));) {
+		char path[64], name[32] = "";
+		if (*e->d_name == '.' || atoi(e->d_name) == (int)getpid())
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", e->d_name);
+		only = hw_read_file(path, name, sizeof name) < 0 || !strcmp(name, HW_THREAD_NAME "\n"); /* or it has just ended */
+	}
+	if (d)
+		closedir(d);
+	return only;
 }
 
 uint64_t hw_stat_field(int field)

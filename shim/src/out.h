@@ -35,7 +35,11 @@ long hw_read_file(const char *path, char *buf, size_t cap);
 enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
 uint64_t hw_stat_field(int field);
 
-/* Has the process's first thread ended, while the process goes on? */
+/* Of all threads of ours, those of the exporter inherit it. */
+#define HW_THREAD_NAME "heapwire"
+
+/* Has the process's first thread ended, while the process goes on? And: do all others have our name? */
 bool hw_leader_ended(void);
+bool hw_only_ours_left(void);
 
 #endif

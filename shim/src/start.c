@@ -12,6 +12,7 @@
 #include "fork.h"
 #include "giant.h"
 #include "identity.h"
+#include "inproc.h"
 #include "native.h"
 #include "otelctx.h"
 #include "out.h"
@@ -56,6 +57,7 @@ __attribute__((constructor)) static void start(void)
 	hw_dump_begin();
 	hw_exit_init();
 	hw_fork_init();
+	hw_inproc_init();
 	why = hw_alloc_start();
 	if (why) {
 		hw_say("not profiling: %s", why);

@@ -178,11 +178,17 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 		level = slog.LevelDebug
 	}
 	log := newLogger(cmd.ErrOrStderr(), level)
+	if python, err := run.FindPython(library); err == nil {
+		env = run.PythonPath(env, python)
+	} else {
+		log.Warn("no snapshots of device memory will be taken", "error", err)
+	}
 	place, err := f.openSpool(log)
 	if err != nil {
 		return err
 	}
 	env = run.Set(env, "HEAPWIRE_SPOOL", place.spool.Path())
+	env = run.Set(env, "HEAPWIRE_EXPORT", "off") // this process is the exporter
 	to, err := f.sinks.open(log)
 	if err != nil {
 		// A faulty variable is no reason to keep a job from running.

@@ -75,6 +75,13 @@ int main(void)
 		      hw_config.pressure[2] == 95 && hw_config.psi_percent == 40 && hw_config.jump_percent == 20 &&
 		      hw_config.jump_bytes == 1ull << 30 && hw_config.gap_ns == 5000000000ull && hw_config.signal == 0,
 	      "the triggers' defaults");
+	CHECK(hw_config.export == HW_INPROC_AUTO, "who delivers follows from the sinks' variables");
+	read_with("HEAPWIRE_EXPORT", "Inproc");
+	CHECK(hw_config.export == HW_INPROC_ALWAYS && !said, "an exporter in the process");
+	read_with("HEAPWIRE_EXPORT", "off");
+	CHECK(hw_config.export == HW_INPROC_OFF && !said, "none");
+	read_with("HEAPWIRE_EXPORT", "on");
+	CHECK(hw_config.export == HW_INPROC_AUTO && said == 1, "what is no way of delivery gives the default and one message");
 	read_with("HEAPWIRE_GIANT", "0");
 	CHECK(hw_config.giant_bytes == 0 && !said, "giants are off");
 	read_with("HEAPWIRE_PRESSURE", "50,75%,99");
