@@ -146,7 +146,8 @@ func (p *Pipeline) mournLocked(proc *process) *entry {
 	proc.mourned = true
 	killed := end != nil && end.known && end.signal != 0
 	endedWell := proc.memo.Exited || end != nil && end.known && end.signal == 0
-	if endedWell || !killed && proc.memo.Last == nil {
+	// Without exit dumps, how it ended is known to its parent alone.
+	if endedWell || !killed && (proc.memo.Last == nil || proc.identity.NoExitDump) {
 		return nil
 	}
 	ev := &sink.Event{Identity: proc.identity, Process: proc.claim.Name(), Observed: p.cfg.now(), OOMKills: -1, Last: proc.memo.Last}

@@ -169,3 +169,35 @@ func TestLastWordsOutliveTheirReader(t *testing.T) {
 		t.Errorf("left: %v", p.files(folder))
 	}
 }
+
+// Where exit dumps are off, every end looks like a kill but to the parent.
+func TestWithoutExitDumpsOnlyTheParentKnows(t *testing.T) {
+	for _, c := range []struct {
+		what           string
+		parent, signal int
+		exitDump       bool
+		want           int
+	}{
+		{"nobody knows", 0, 0, false, 0},
+		{"the parent saw a signal", 1, 9, false, 1},
+		{"the parent saw it leave", 1, 0, false, 0},
+		{"exit dumps are on", 0, 0, true, 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			p := newPlace(t)
+			identity := fmt.Sprintf(`{"schema":1,"host":%q,"pid":4194301,"start_ticks":1,"exit_dump":%v}`, p.host, c.exitDump)
+			p.folder(4194301, 1, "process.json", identity, "000001.interval.heap", "a=1")
+			logs := &mourners{name: "logs"}
+			pipeline := p.pipeline(listening(logs), &memory{name: "m"})
+			if c.parent == 1 {
+				pipeline.Expect(4194301, 1)
+				pipeline.Ended(4194301, c.signal)
+			}
+			pipeline.Start()
+			p.finish(pipeline)
+			if events := logs.got(); len(events) != c.want || c.want == 1 && events[0].Signal != c.signal {
+				t.Errorf("events %+v", events)
+			}
+		})
+	}
+}

@@ -19,6 +19,7 @@ type Identity struct {
 	StartTime  time.Time
 	ParentPID  int
 	Forked     bool
+	NoExitDump bool // it ends without a last dump, however it ends
 
 	Executable    string // path
 	PythonVersion string // "3.11.7", "" without an interpreter
@@ -45,7 +46,7 @@ func (p ProcessJSON) Identity() Identity {
 	id := Identity{
 		Host: p.Host, PID: p.PID, StartTicks: p.StartTicks, BootID: p.BootID, ParentPID: p.ParentPID, Forked: p.Forked,
 		Executable: p.Executable, PythonVersion: p.PythonVersion, Variables: p.Variables, ContainerID: p.ContainerID,
-		ShimVersion: p.ShimVersion, JemallocVersion: p.JemallocVersion,
+		ShimVersion: p.ShimVersion, JemallocVersion: p.JemallocVersion, NoExitDump: p.ExitDump != nil && !*p.ExitDump,
 	}
 	if p.StartTimeUnixNano != 0 {
 		id.StartTime = time.Unix(0, p.StartTimeUnixNano).UTC()

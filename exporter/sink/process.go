@@ -38,6 +38,7 @@ type ProcessJSON struct {
 	ShimVersion        string            `json:"shim_version,omitempty"`
 	JemallocVersion    string            `json:"jemalloc_version,omitempty"`
 	SampleBytes        int64             `json:"sample_bytes,omitempty"`
+	ExitDump           *bool             `json:"exit_dump,omitempty"` // false: it ends without a last dump
 }
 
 // ParseProcessJSON reads the text of a process.json. A key with a value of the wrong type is left out and named in the
@@ -62,7 +63,7 @@ func ParseProcessJSON(text []byte) (ProcessJSON, error) {
 		"python_version": &id.PythonVersion, "service_name": &id.ServiceName,
 		"resource_attributes": &id.ResourceAttributes, "variables": &id.Variables, "container_id": &id.ContainerID,
 		"forked": &id.Forked, "shim_version": &id.ShimVersion, "jemalloc_version": &id.JemallocVersion,
-		"sample_bytes": &id.SampleBytes,
+		"sample_bytes": &id.SampleBytes, "exit_dump": &id.ExitDump,
 	}
 	var errs []error
 	for key, field := range fields {
@@ -83,7 +84,7 @@ func wantOf(field any) string {
 	switch field.(type) {
 	case *string:
 		return "a string"
-	case *bool:
+	case *bool, **bool:
 		return "true or false"
 	case *uint64:
 		return "a whole number, not negative"
@@ -101,6 +102,8 @@ func reset(field any) {
 		*f = ""
 	case *bool:
 		*f = false
+	case **bool:
+		*f = nil
 	case *int:
 		*f = 0
 	case *int64:

@@ -15,7 +15,7 @@ func TestParseProcessJSON(t *testing.T) {
 	full := sink.ProcessJSON{
 		Schema: 1, Host: "node-7", PID: 42, StartTicks: 7, BootID: "boot-1", StartTimeUnixNano: 5, ParentPID: 1, Executable: "/usr/bin/python3",
 		PythonVersion: "3.11.7", ServiceName: "trainer", ResourceAttributes: "a=b", Variables: map[string]string{"RANK": "3"},
-		ContainerID: "abc", Forked: true, ShimVersion: "0.1", JemallocVersion: "5.3", SampleBytes: 524288,
+		ContainerID: "abc", Forked: true, ShimVersion: "0.1", JemallocVersion: "5.3", SampleBytes: 524288, ExitDump: new(bool),
 	}
 	text, err := json.Marshal(full)
 	if err != nil {
@@ -29,8 +29,8 @@ func TestParseProcessJSON(t *testing.T) {
 	for _, c := range []struct{ name, text, host, errors string }{
 		{"unknown keys", `{"schema": 9, "host": "h", "color": {"a": [1]}}`, "h", ""},
 		{"null", `{"host": "h", "pid": null}`, "h", ""},
-		{"wrong type", `{"host": "h", "pid": "42", "variables": {"RANK": 3}, "forked": "no", "start_ticks": -1}`, "h",
-			`key "forked": want true or false, got "no"` + "\n" + `key "pid": want a whole number, got "42"` + "\n" +
+		{"wrong type", `{"host": "h", "pid": "42", "variables": {"RANK": 3}, "forked": "no", "start_ticks": -1, "exit_dump": 0}`, "h",
+			`key "exit_dump": want true or false, got 0` + "\n" + `key "forked": want true or false, got "no"` + "\n" + `key "pid": want a whole number, got "42"` + "\n" +
 				`key "start_ticks": want a whole number, not negative, got -1` + "\n" + `key "variables": want an object of strings, got {"RANK": 3}`},
 		{"half", `{"host": "h", "pi`, "", "byte 17: unexpected end of JSON input"},
 		{"not an object", `[1]`, "", "want a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage"},
