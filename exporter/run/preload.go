@@ -29,6 +29,16 @@ func Preload(env []string, library string) ([]string, error) {
 	return Set(env, "LD_PRELOAD", value), nil
 }
 
+// PythonPath puts folder first in PYTHONPATH and keeps what was there.
+func PythonPath(env []string, folder string) []string {
+	value := folder
+	// An empty entry would be the working directory.
+	if before, _ := Lookup(env, "PYTHONPATH"); before != "" {
+		value += ":" + before
+	}
+	return Set(env, "PYTHONPATH", value)
+}
+
 // Set returns env with one variable set and every other as it was, in its order.
 func Set(env []string, key, value string) []string {
 	out := Unset(env, key)
@@ -75,6 +85,15 @@ func FindLibrary(named string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("finding libheapwire.so: not at %s; name it with --lib or HEAPWIRE_LIB", strings.Join(candidates, " nor at "))
+}
+
+// FindPython gives the folder of the Python package that goes with a library: heapwire-python, beside it.
+func FindPython(library string) (string, error) {
+	folder := filepath.Join(filepath.Dir(library), "heapwire-python")
+	if _, err := os.Stat(filepath.Join(folder, "sitecustomize.py")); err != nil {
+		return "", fmt.Errorf("finding the Python package: %w", err)
+	}
+	return folder, nil
 }
 
 func regular(path string) error {

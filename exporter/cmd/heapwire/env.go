@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,9 @@ spool until a reader takes them.`,
 				return err
 			}
 			vars = append([][2]string{{"LD_PRELOAD", library}}, vars...)
+			if python, err := run.FindPython(library); err == nil {
+				vars = slices.Insert(vars, 1, [2]string{"PYTHONPATH", python})
+			}
 			if shim.spool != "" {
 				vars = append(vars, [2]string{"HEAPWIRE_SPOOL", shim.spool})
 			}
@@ -58,8 +62,8 @@ var shells = map[string]func(vars [][2]string) string{
 		var b strings.Builder
 		for _, v := range vars {
 			value := quoteShell(v[1])
-			if v[0] == "LD_PRELOAD" {
-				value += `"${LD_PRELOAD:+:$LD_PRELOAD}"`
+			if v[0] == "LD_PRELOAD" || v[0] == "PYTHONPATH" {
+				value += `"${` + v[0] + `:+:$` + v[0] + `}"`
 			}
 			fmt.Fprintf(&b, "export %s=%s\n", v[0], value)
 		}

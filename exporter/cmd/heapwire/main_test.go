@@ -94,9 +94,22 @@ func (c *call) says(t *testing.T, parts ...string) {
 func library(t *testing.T) string {
 	t.Helper()
 	for _, pattern := range []string{"/lib/*/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"} {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 {
-			return found[0]
+		found, _ := filepath.Glob(pattern)
+		if len(found) == 0 {
+			continue
 		}
+		lib := filepath.Join(t.TempDir(), "libheapwire.so")
+		if err := os.Symlink(found[0], lib); err != nil {
+			t.Fatal(err)
+		}
+		python := filepath.Join(filepath.Dir(lib), "heapwire-python")
+		if err := os.Mkdir(python, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(python, "sitecustomize.py"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return lib
 	}
 	t.Skip("no libm.so.6 to preload")
 	return ""
@@ -363,14 +376,15 @@ func TestRunKeep(t *testing.T) {
 func TestRunTellsTheShimThroughTheEnvironment(t *testing.T) {
 	t.Parallel()
 	lib := library(t)
-	c := newCall(t, "HEAPWIRE_LIB="+lib, "LD_PRELOAD=", "OTEL_SERVICE_NAME=mine", "A=1")
+	c := newCall(t, "HEAPWIRE_LIB="+lib, "LD_PRELOAD=", "PYTHONPATH=", "OTEL_SERVICE_NAME=mine", "A=1")
 	if status := c.do(t, "run", "--interval", "1500ms", "--sample-bytes", "1000KiB", "--no-summary", "--spool", "s", "env"); status != 0 {
 		t.Fatalf("status %d: %s", status, &c.stderr)
 	}
 	got := strings.Split(strings.TrimSpace(c.stdout.String()), "\n")
 	want := run.Unset(c.env, "HEAPWIRE_TEST_MAIN")
 	for _, v := range [][2]string{
-		{"LD_PRELOAD", lib}, {"HEAPWIRE_INTERVAL", "1500ms"}, {"HEAPWIRE_SAMPLE_BYTES", "524288"}, {"HEAPWIRE_SPOOL", filepath.Join(c.dir, "s")},
+		{"HEAPWIRE_EXPORT", "off"}, {"LD_PRELOAD", lib}, {"PYTHONPATH", filepath.Join(filepath.Dir(lib), "heapwire-python")},
+		{"HEAPWIRE_INTERVAL", "1500ms"}, {"HEAPWIRE_SAMPLE_BYTES", "524288"}, {"HEAPWIRE_SPOOL", filepath.Join(c.dir, "s")},
 	} {
 		want = run.Set(want, v[0], v[1])
 	}
@@ -694,24 +708,27 @@ func TestPush(t *testing.T) {
 func TestEnvIsReadByAShell(t *testing.T) {
 	t.Parallel()
 	lib := library(t)
+	python := filepath.Join(filepath.Dir(lib), "heapwire-python")
 	c := newCall(t, "LD_PRELOAD=", "HEAPWIRE_LIB="+lib)
 	if status := c.do(t, "env", "--interval", "2s", "--spool", "/with blank/it's"); status != 0 {
 		t.Fatalf("status %d: %s", status, &c.stderr)
 	}
 	for _, before := range []string{"", lib} {
-		cmd := exec.Command("sh", "-c", `eval "$0"; printf '%s|%s|%s' "$LD_PRELOAD" "$HEAPWIRE_INTERVAL" "$HEAPWIRE_SPOOL"`, c.stdout.String())
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + before}
-		want := lib
+		cmd := exec.Command("sh", "-c", `eval "$0"; printf '%s|%s|%s|%s' "$LD_PRELOAD" "$PYTHONPATH" "$HEAPWIRE_INTERVAL" "$HEAPWIRE_SPOOL"`, c.stdout.String())
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + before, "PYTHONPATH=" + before}
+		preload, modules := lib, python
 		if before != "" {
-			want += ":" + before
+			preload += ":" + before
+			modules += ":" + before
 		}
-		if got, err := cmd.Output(); err != nil || string(got) != want+"|2000ms|/with blank/it's" {
+		if got, err := cmd.Output(); err != nil || string(got) != preload+"|"+modules+"|2000ms|/with blank/it's" {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
 	for shell, want := range map[string]string{
-		"docker": "-e LD_PRELOAD=" + lib + " -e HEAPWIRE_SAMPLE_BYTES=524288\n",
-		"k8s":    "env:\n- name: LD_PRELOAD\n  value: \"" + lib + "\"\n- name: HEAPWIRE_SAMPLE_BYTES\n  value: \"524288\"\n",
+		"docker": "-e LD_PRELOAD=" + lib + " -e PYTHONPATH=" + python + " -e HEAPWIRE_SAMPLE_BYTES=524288\n",
+		"k8s": "env:\n- name: LD_PRELOAD\n  value: \"" + lib + "\"\n- name: PYTHONPATH\n  value: \"" + python + "\"\n" +
+			"- name: HEAPWIRE_SAMPLE_BYTES\n  value: \"524288\"\n",
 	} {
 		if status := c.do(t, "env", "--shell", shell, "--lg-sample", "19"); status != 0 || c.stdout.String() != want {
 			t.Errorf("%s: %q, want %q", shell, &c.stdout, want)
