@@ -238,12 +238,18 @@ func TestFullStacksKeepTheOrderOfPythonAndC(t *testing.T) {
 func TestLayoutsAreThoseOfTheHeaders(t *testing.T) {
 	withHeaders := func(p pythons.Python) bool { return p.Supported() && p.Headers }
 	eachPython(t, withHeaders, func(t *testing.T, p pythons.Python) {
-		program := compileC(t, "programs/offsets.c", "-w", "-I"+p.Include, "-I"+filepath.Join(p.Include, "internal"))
-		out, err := exec.Command(program).Output()
-		if err != nil {
-			t.Errorf("%v\n%s", err, out)
+		variants := []string{"-UPy_GIL_DISABLED"}
+		if p.Minor >= 13 {
+			variants = append(variants, "-DPy_GIL_DISABLED=1") // the headers know both builds
 		}
-		t.Log(strings.TrimSpace(string(out)))
+		for _, variant := range variants {
+			program := compileC(t, "programs/offsets.c", "-w", variant, "-I"+p.Include, "-I"+filepath.Join(p.Include, "internal"))
+			out, err := exec.Command(program).Output()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			t.Log(strings.TrimSpace(string(out)))
+		}
 	})
 }
 

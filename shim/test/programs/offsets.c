@@ -1,7 +1,9 @@
 /* offsets.c: the rows of pyoffsets.h against the headers of the interpreter that this is compiled for. */
 #define Py_BUILD_CORE 1
 #include <Python.h>
-#if PY_MINOR_VERSION >= 11
+#if PY_MINOR_VERSION >= 14
+#include <internal/pycore_interpframe.h>
+#elif PY_MINOR_VERSION >= 11
 #include <internal/pycore_frame.h>
 #else
 #include <frameobject.h>
@@ -11,6 +13,12 @@
 
 #include <stddef.h>
 #include <stdio.h>
+
+#ifdef Py_GIL_DISABLED
+#define FREE_THREADED true
+#else
+#define FREE_THREADED false
+#endif
 
 static int wrong, compared;
 
@@ -29,7 +37,7 @@ int main(void)
 {
 	const struct hw_layout *l = NULL;
 	for (size_t i = 0; i < sizeof hw_layouts / sizeof *hw_layouts; i++)
-		if (hw_layouts[i].minor == PY_MINOR_VERSION && !hw_layouts[i].ft)
+		if (hw_layouts[i].minor == PY_MINOR_VERSION && hw_layouts[i].ft == FREE_THREADED)
 			l = &hw_layouts[i];
 	if (!l) {
 		printf("no row for 3.%d\n", PY_MINOR_VERSION);
@@ -74,6 +82,10 @@ int main(void)
 	AT(co_code, PyCodeObject, co_code_adaptive);
 	AT(co_traceable, PyCodeObject, _co_firsttraceable);
 #endif
+#if defined Py_GIL_DISABLED && PY_MINOR_VERSION >= 14
+	AT(f_tlbc, _PyInterpreterFrame, tlbc_index);
+	AT(co_tlbc, PyCodeObject, co_tlbc);
+#endif
 	AT(co_first, PyCodeObject, co_firstlineno);
 	AT(co_file, PyCodeObject, co_filename);
 	AT(ob_type, PyObject, ob_type);
@@ -83,6 +95,6 @@ int main(void)
 	AT(u_state, PyASCIIObject, state);
 	same("sizeof(PyASCIIObject)", l->u_ascii, sizeof(PyASCIIObject));
 	same("sizeof(PyCompactUnicodeObject)", l->u_compact, sizeof(PyCompactUnicodeObject));
-	printf("3.%d: %d fields compared, %d wrong\n", PY_MINOR_VERSION, compared, wrong);
+	printf("3.%d%s: %d fields compared, %d wrong\n", PY_MINOR_VERSION, FREE_THREADED ? ", free-threaded" : "", compared, wrong);
 	return wrong != 0;
 }
