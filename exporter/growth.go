@@ -24,6 +24,9 @@ const (
 	maxNames = 1 << 16
 	// maxGiants bounds the huge requests remembered of a process.
 	maxGiants = 16
+
+	// maxOOMs bounds the errors of devices remembered of a process.
+	maxOOMs = 16
 	// maxFrames bounds the frames remembered of a stack on each side of the line it is charged to.
 	maxFrames = 16
 )
@@ -37,7 +40,11 @@ type Process struct {
 	Reason   string    // of the last dump
 	Live     int64     // live heap at the last dump, bytes
 	Giants   []string  // single huge requests, the first maxGiants, a line each
+	OOMs     []string  // errors of devices that ran out of memory, the first maxOOMs, a line each
 	Left     string    // why the folder is left in the spool; "" if it was removed
+
+	// Snapshots is the folder, where it is none of a process but one of Config.Folders.
+	Snapshots string
 }
 
 // Growth is a stack that held more at a process's last dump than at its first, or its start if it made only one. Bytes.

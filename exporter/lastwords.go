@@ -30,6 +30,7 @@ type memo struct {
 	OOMKills  int64          `json:"oom_kills,omitempty"` // of the cgroup when the process was first seen
 	Last      *sink.LastDump `json:"last,omitempty"`
 	ProfileID string         `json:"profile_id,omitempty"` // of Last
+	Told      told           `json:"told,omitempty"`       // errors of devices, by the snapshot that tells of them
 }
 
 func readMemo(text string) memo {
@@ -57,7 +58,14 @@ func (p *Pipeline) memorise(proc *process, last *sink.LastDump) {
 		m.Last, m.ProfileID = last, hex.EncodeToString(last.ProfileID[:])
 		m.Exited = m.Exited || last.Reason == "exit"
 	}
-	text, err := json.Marshal(m)
+	p.mu.Unlock()
+	p.keep(proc)
+}
+
+// keep notes for the next reader what is to be known of a process.
+func (p *Pipeline) keep(proc *process) {
+	p.mu.Lock()
+	text, err := json.Marshal(proc.memo)
 	p.mu.Unlock()
 	if err == nil {
 		err = proc.claim.SetNote(string(text))

@@ -39,6 +39,8 @@ type Config struct {
 	Sinks   []sink.Sink      // at least one
 	Events  []sink.EventSink // beside those among Sinks that take events
 	Convert func(r io.Reader, name string) (*convert.Heap, error)
+	// Folders hold snapshots that others made; their files are never removed.
+	Folders []*spool.Folder
 	Keep    bool // keep delivered dumps in spool.DeliveredFolder, and dumps that cannot be read where they are
 	Retry   Retry
 	// Limits bound what waits in the folders that this pipeline has claimed: 1 GiB, 20 000 files, 24 h where a field is 0;
@@ -69,6 +71,9 @@ type Pipeline struct {
 
 	scanning  sync.Mutex
 	converted *cache
+	slots     chan struct{}  // one for each snapshot that is being converted
+	lanes     sync.WaitGroup // goroutines that convert snapshots
+	idle      chan struct{}  // closed when the last of them has ended
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced when an entry is done
@@ -82,7 +87,10 @@ type Pipeline struct {
 
 // process is a claimed process folder.
 type process struct {
-	claim    *spool.Process
+	claim    source
+	folder   *spool.Folder // the claim, if it is no process's
+	lane     []*entry      // snapshots to be converted, in order
+	laneBusy bool
 	identity sink.Identity
 	whole    bool // identity was read without an error
 	entries  map[string]*entry
@@ -93,6 +101,30 @@ type process struct {
 	kept     []spool.Dump
 	state    spool.State
 	judgeAt  time.Time
+}
+
+// source is a folder of dumps that this reader has claimed: that of a process in the spool, or one of snapshots that others
+// made.
+type source interface {
+	Name() string
+	Path() string
+	Identity() (sink.ProcessJSON, error)
+	State() spool.State
+	Cgroup() string
+	Dumps() ([]spool.Dump, error)
+	Open(spool.Dump) (io.ReadCloser, error)
+	ReadSidecar(spool.Dump) ([]byte, error)
+	Acknowledge(d spool.Dump, keep bool) error
+	Reject(d spool.Dump, reason string) error
+	Drop(spool.Dump) error
+	Kept() ([]spool.Dump, error)
+	Settled(dump, sink string) bool
+	Settle(dump, sink string) error
+	Note() string
+	SetNote(text string) error
+	RemoveIfDrained() (bool, error)
+	Refresh() error
+	Release() error
 }
 
 // entry is a dump, or what is told of a process's end, on its way.
@@ -107,11 +139,20 @@ type entry struct {
 	done    bool             // delivered or given up by all, dropped, or unreadable; only its file may be left
 	left    bool             // unreadable, and its file stays
 
+	queued  bool // in its process's lane
 	convert sync.Mutex
-	item    *sink.Item
+	parts   *Parts
 }
 
-func (e *entry) path() string { return filepath.Join(e.process.claim.Path(), e.dump.Name) }
+func (e *entry) path() string {
+	if e.dump.Path != "" {
+		return e.dump.Path
+	}
+	return filepath.Join(e.process.claim.Path(), e.dump.Name)
+}
+
+// snapshot says whether the dump is of a device: it may be large.
+func (e *entry) snapshot() bool { return e.dump.Kind != "" || e.process.folder != nil }
 
 // New checks a configuration. Nothing is read before Start.
 func New(cfg Config) (*Pipeline, error) {
@@ -132,9 +173,10 @@ func New(cfg Config) (*Pipeline, error) {
 		cfg.now = time.Now
 	}
 	p := &Pipeline{
-		cfg: cfg, log: cfg.Logger, hurry: make(chan struct{}), looked: make(chan struct{}),
+		cfg: cfg, log: cfg.Logger, hurry: make(chan struct{}), looked: make(chan struct{}), idle: make(chan struct{}),
 		changed: make(chan struct{}), processes: map[string]*process{}, endings: map[int]*ending{}, said: map[string]bool{},
 		names: map[uint64]named{}, converted: &cache{size: len(cfg.Sinks) + 1},
+		slots: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxConversions)),
 	}
 	p.stats.Dropped = map[string]int{}
 	p.run, p.stop = context.WithCancel(context.Background())
@@ -157,6 +199,9 @@ func New(cfg Config) (*Pipeline, error) {
 	p.meters, err = newMeters(p, cfg.Meters)
 	return p, err
 }
+
+// maxConversions is how many snapshots are converted at a time: each takes memory in proportion to its size.
+const maxConversions = 4
 
 func (r Retry) withDefaults() Retry {
 	set := func(d *time.Duration, to time.Duration) {
@@ -219,6 +264,9 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 	if p.watch != nil {
 		p.watch()
 		if ends(ctx, p.looked) {
+			for _, f := range p.cfg.Folders {
+				f.NoWriters()
+			}
 			p.look(ctx, true)
 		}
 		if left := p.await(ctx); left > 0 {
@@ -238,6 +286,14 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 		}
 		cancel()
 	}
+	if p.watch != nil {
+		go func() {
+			<-p.looked
+			p.lanes.Wait()
+			close(p.idle)
+		}()
+		ends(ctx, p.idle)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	running := p.running()
@@ -246,7 +302,7 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 			p.drain(proc)
 		}
 	}
-	var claims []*spool.Process
+	var claims []source
 	for _, proc := range p.processes {
 		proc.summary.Left = why(proc)
 		claims = append(claims, proc.claim)
@@ -276,7 +332,7 @@ func (p *Pipeline) running() (ends []<-chan struct{}) {
 	if p.watch == nil {
 		return nil
 	}
-	all := []<-chan struct{}{p.looked}
+	all := []<-chan struct{}{p.looked, p.idle}
 	for _, w := range p.workers {
 		all = append(all, w.ended)
 	}
@@ -334,7 +390,7 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 	}
 	p.mu.Lock()
 	for name, proc := range p.processes {
-		if !slices.Contains(folders, name) {
+		if proc.folder == nil && !slices.Contains(folders, name) {
 			p.forget(name, proc, "its folder has gone")
 		}
 	}
@@ -345,15 +401,26 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 		found  []*entry
 		judged bool
 	}
-	var all []*listed
+	claims := make([]func() (source, *spool.Folder, error), 0, len(folders)+len(p.cfg.Folders))
 	for _, name := range folders {
-		proc := p.claim(name)
+		claims = append(claims, func() (source, *spool.Folder, error) {
+			claim, err := p.cfg.Spool.Claim(name)
+			return claim, nil, err
+		})
+	}
+	for _, f := range p.cfg.Folders {
+		folders = append(folders, f.Name())
+		claims = append(claims, func() (source, *spool.Folder, error) { return f, f, f.Claim() })
+	}
+	var all []*listed
+	for i, name := range folders {
+		proc := p.claim(name, claims[i])
 		if proc == nil {
 			continue
 		}
 		if err := proc.claim.Refresh(); err != nil {
 			p.lose(name, proc, err)
-			if proc = p.claim(name); proc == nil {
+			if proc = p.claim(name, claims[i]); proc == nil {
 				continue
 			}
 		}
@@ -373,6 +440,17 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 		p.complain(err)
 		l.found = p.enter(proc, l.dumps)
 		all = append(all, l)
+		// Snapshots go a way of their own: a large one holds nobody up.
+		var snapshots []*entry
+		l.found = slices.DeleteFunc(l.found, func(e *entry) bool {
+			if e.snapshot() {
+				snapshots = append(snapshots, e)
+			}
+			return e.snapshot()
+		})
+		if ctx.Err() == nil {
+			p.queue(proc, snapshots)
+		}
 	}
 	p.enforce()
 	tasks := make(chan *listed)
@@ -394,6 +472,9 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 	}
 	close(tasks)
 	takers.Wait()
+	if now {
+		p.awaitTaken(ctx)
+	}
 	for _, l := range all {
 		if l.judged && ctx.Err() == nil {
 			p.mourn(l.proc)
@@ -407,12 +488,64 @@ func (p *Pipeline) look(ctx context.Context, now bool) {
 	}
 }
 
-func (p *Pipeline) claim(name string) *process {
+// queue has snapshots converted, those of a process one after the other.
+func (p *Pipeline) queue(proc *process, snapshots []*entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range snapshots {
+		if !e.queued {
+			e.queued = true
+			proc.lane = append(proc.lane, e)
+		}
+	}
+	if len(proc.lane) == 0 || proc.laneBusy {
+		return
+	}
+	proc.laneBusy = true
+	p.lanes.Go(func() {
+		for {
+			p.mu.Lock()
+			if len(proc.lane) == 0 || p.run.Err() != nil {
+				proc.laneBusy = false
+				p.signal()
+				p.mu.Unlock()
+				return
+			}
+			e := proc.lane[0]
+			proc.lane = proc.lane[1:]
+			p.mu.Unlock()
+			p.take(e)
+		}
+	})
+}
+
+// awaitTaken waits until what was found is converted.
+func (p *Pipeline) awaitTaken(ctx context.Context) {
+	for {
+		p.mu.Lock()
+		busy, changed := false, p.changed
+		for _, proc := range p.processes {
+			busy = busy || proc.laneBusy
+		}
+		p.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// claim gives a folder that this reader has, or takes it by take.
+func (p *Pipeline) claim(name string, take func() (source, *spool.Folder, error)) *process {
 	p.mu.Lock()
 	proc := p.processes[name]
 	p.mu.Unlock()
 	if proc == nil {
-		claim, err := p.cfg.Spool.Claim(name)
+		claim, folder, err := take()
 		if errors.Is(err, spool.ErrClaimed) {
 			p.log.Debug("left to another reader", "folder", name)
 			return nil
@@ -421,8 +554,10 @@ func (p *Pipeline) claim(name string) *process {
 			p.complain(err)
 			return nil
 		}
-		proc = &process{claim: claim, entries: map[string]*entry{}, summary: Process{Folder: name}, memo: readMemo(claim.Note())}
-		if proc.memo.Cgroup == "" {
+		proc = &process{claim: claim, folder: folder, entries: map[string]*entry{}, summary: Process{Folder: name}, memo: readMemo(claim.Note())}
+		if folder != nil {
+			proc.summary.Snapshots = folder.Path()
+		} else if proc.memo.Cgroup == "" {
 			proc.memo.Cgroup = claim.Cgroup()
 			proc.memo.OOMKills, _ = p.cfg.Spool.OOMKills(proc.memo.Cgroup)
 		}
@@ -450,7 +585,8 @@ func (p *Pipeline) enter(proc *process, dumps []spool.Dump) []*entry {
 		}
 		e := &entry{process: proc, dump: d, found: time.Now(), open: map[*worker]bool{}}
 		for _, w := range p.workers {
-			if w.sink != nil && !proc.claim.Settled(d.Name, w.key) {
+			// What is told of a snapshot is known when it has been read.
+			if (w.sink != nil || e.snapshot()) && !proc.claim.Settled(d.Name, w.key) {
 				e.open[w] = true
 			}
 		}
@@ -485,13 +621,18 @@ func (p *Pipeline) enforce() {
 		from    []*process
 	)
 	for name, proc := range p.processes {
+		if proc.folder != nil {
+			continue // these files are not ours to drop
+		}
 		var last uint64
 		for _, e := range proc.entries {
-			last = max(last, e.dump.Seq)
+			if !e.snapshot() {
+				last = max(last, e.dump.Seq)
+			}
 		}
 		for _, e := range proc.entries {
 			if !e.done && e.event == nil {
-				files = append(files, spool.Waiting{Dump: e.dump, Process: name, Last: e.dump.Seq == last})
+				files = append(files, spool.Waiting{Dump: e.dump, Process: name, Last: e.dump.Seq == last && !e.snapshot()})
 				entries, from = append(entries, e), append(from, proc)
 			}
 		}
@@ -534,9 +675,13 @@ func (p *Pipeline) take(e *entry) {
 		return
 	}
 	began := time.Now()
-	item, err := p.item(e)
-	var now snapshot
-	if err == nil && item.Kind == hostKind {
+	parts, err := p.partsOf(e)
+	var (
+		now  snapshot
+		item *sink.Item
+	)
+	if err == nil && !e.snapshot() {
+		item = parts.Items[0]
 		now = snapshotOf(item.Profile)
 	}
 	took := time.Since(began)
@@ -545,6 +690,12 @@ func (p *Pipeline) take(e *entry) {
 	if e.done {
 		p.mu.Unlock()
 		p.converted.drop(e)
+		return
+	}
+	if err != nil && p.run.Err() != nil {
+		// It was told to stop; the dump stays for the next reader.
+		p.signal()
+		p.mu.Unlock()
 		return
 	}
 	e.taken = true
@@ -565,7 +716,7 @@ func (p *Pipeline) take(e *entry) {
 		p.stats.ConvertFailed++
 		p.warn(err.Error())
 		p.finish(e)
-		exited := e.dump.Reason == "exit"
+		exited := e.dump.Reason == "exit" && !e.snapshot()
 		p.mu.Unlock()
 		p.setAside(e, err)
 		if exited {
@@ -575,6 +726,20 @@ func (p *Pipeline) take(e *entry) {
 	}
 	p.stats.Converted++
 	s := &e.process.summary
+	if item == nil {
+		s.OOMs = append(s.OOMs, parts.OOMs[:min(len(parts.OOMs), max(maxOOMs-len(s.OOMs), 0))]...)
+		p.signal()
+		p.mu.Unlock()
+		for _, line := range parts.OOMs {
+			p.log.Warn(line, "process", e.process.claim.Name())
+		}
+		// Which snapshot tells of an error is noted before any sink has it.
+		if len(parts.OOMs) > 0 {
+			p.keep(e.process)
+		}
+		p.offer(e)
+		return
+	}
 	s.Last, s.Reason = item.Time, item.Reason
 	for _, giant := range item.Giants {
 		p.log.Warn(giant, "process", e.process.claim.Name())
@@ -582,16 +747,12 @@ func (p *Pipeline) take(e *entry) {
 			s.Giants = append(s.Giants, giant)
 		}
 	}
-	if item.Kind == hostKind {
-		s.Live = now.live
-		if !p.cfg.NoSummary {
-			p.remember(e.process, now)
-		}
+	s.Live = now.live
+	if !p.cfg.NoSummary {
+		p.remember(e.process, now)
 	}
 	p.mu.Unlock()
-	if item.Kind == hostKind {
-		p.memorise(e.process, lastDump(item, now))
-	}
+	p.memorise(e.process, lastDump(item, now))
 	p.offer(e)
 }
 
@@ -610,7 +771,7 @@ func (p *Pipeline) offer(e *entry) {
 }
 
 func (p *Pipeline) setAside(e *entry, why error) {
-	if !p.cfg.Keep {
+	if !p.cfg.Keep || e.process.folder != nil {
 		err := e.process.claim.Reject(e.dump, why.Error())
 		if err == nil {
 			return
@@ -729,6 +890,8 @@ func why(proc *process) string {
 	switch {
 	case waiting > 0:
 		return fmt.Sprintf("%d not delivered", waiting)
+	case proc.folder != nil:
+		return ""
 	case proc.claim.State() != spool.Dead:
 		return "still running"
 	default:

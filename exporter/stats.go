@@ -30,7 +30,7 @@ type SinkStats struct {
 	Name       string
 	EventsOnly bool           // takes no dumps
 	Accepted   int            // dumps
-	Events     int            // ends of processes accepted
+	Events     int            // events accepted: ends of processes, errors of devices
 	GivenUp    int            // dumps, and events
 	Refused    int            // those among them that the sink refused for good; the others were overdue or unreadable
 	Retries    int            // attempts after the first

@@ -14,6 +14,7 @@ import (
 	"github.com/cenkalti/backoff/v7"
 
 	"github.com/heapwire/heapwire/exporter/sink"
+	"github.com/heapwire/heapwire/exporter/spool"
 )
 
 // worker feeds one sink, in the order in which dumps were found. Its queue holds names only; see the package comment.
@@ -39,6 +40,7 @@ type worker struct {
 	// successes counts what the sink accepted, so that a dump that fails while others pass is known for the culprit.
 	successes int
 	strikes   map[*entry]strike
+	refused   map[*entry]error // for dumps of several parts: why the sink refused one for good
 }
 
 // strike notes how often a dump failed, and the successes at that time.
@@ -53,7 +55,7 @@ type closer interface {
 }
 
 func newWorker(p *Pipeline, s sink.Sink, events sink.EventSink) *worker {
-	w := &worker{p: p, sink: s, events: events, ended: make(chan struct{}), arrived: make(chan struct{}, 1), strikes: map[*entry]strike{}}
+	w := &worker{p: p, sink: s, events: events, ended: make(chan struct{}), arrived: make(chan struct{}, 1), strikes: map[*entry]strike{}, refused: map[*entry]error{}}
 	w.name = w.any().Name()
 	w.stats.Name, w.stats.EventsOnly = w.name, s == nil
 	w.waits = backoff.NewExponentialBackOff()
@@ -139,6 +141,7 @@ func (w *worker) work() {
 	for e := w.next(); e != nil; e = w.next() {
 		if w.deliver(e) {
 			delete(w.strikes, e)
+			delete(w.refused, e)
 			w.p.settle(e, w)
 		}
 	}
@@ -249,9 +252,10 @@ func (w *worker) wait(d time.Duration) {
 
 func (w *worker) accepted(e *entry) {
 	w.p.mu.Lock()
-	if e.event != nil {
+	switch {
+	case e.event != nil:
 		w.stats.Events++
-	} else {
+	case w.sink != nil:
 		w.stats.Accepted++
 		w.stats.Bytes += e.dump.Size
 	}
@@ -307,14 +311,62 @@ type unreadableError struct{ err error }
 func (e *unreadableError) Error() string { return e.err.Error() }
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// attempt keeps a fault in a sink from ending the program that hosts the pipeline.
-func (w *worker) attempt(e *entry) (err error) {
-	var item *sink.Item
-	if e.event == nil {
-		if item, err = w.p.item(e); err != nil {
-			return &unreadableError{err}
+// attempt offers the sink what it has not yet accepted of a dump. A part that it refuses for good keeps no other from it,
+// and makes the dump refused in the end.
+func (w *worker) attempt(e *entry) error {
+	if e.event != nil {
+		return w.try(func(ctx context.Context) error { return w.events.ExportEvent(ctx, e.event) })
+	}
+	parts, err := w.p.partsOf(e)
+	if err != nil {
+		return &unreadableError{err}
+	}
+	var sends []func(context.Context) error
+	var names []string
+	if w.sink != nil {
+		for i, it := range parts.Items {
+			sends = append(sends, func(ctx context.Context) error { return w.sink.Export(ctx, it) })
+			names = append(names, parts.Names[i])
 		}
 	}
+	if w.events != nil {
+		for i, ev := range parts.Events {
+			sends = append(sends, func(ctx context.Context) error {
+				err := w.events.ExportEvent(ctx, ev)
+				if err == nil {
+					w.p.mu.Lock()
+					w.stats.Events++
+					w.p.mu.Unlock()
+				}
+				return err
+			})
+			names = append(names, parts.Names[len(parts.Items)+i])
+		}
+	}
+	claim := e.process.claim
+	for i, send := range sends {
+		part := spool.Part(e.dump.Name, names[i])
+		if claim.Settled(part, w.key) {
+			continue
+		}
+		switch err := w.try(send); {
+		case sink.IsPermanent(err):
+			if w.refused[e] == nil {
+				w.refused[e] = err
+			}
+		case err != nil:
+			return err
+		}
+		if i < len(sends)-1 {
+			// What follows may fail, or we may be killed: this part is not sent again.
+			w.p.complain(claim.Settle(part, w.key))
+		}
+	}
+	return w.refused[e]
+}
+
+// try keeps a fault in a sink from ending the program that hosts the pipeline.
+func (w *worker) try(send func(context.Context) error) (err error) {
 	began := time.Now()
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -324,10 +376,7 @@ func (w *worker) attempt(e *entry) (err error) {
 	}()
 	ctx, cancel := context.WithTimeout(w.p.run, w.p.cfg.Retry.Attempt)
 	defer cancel()
-	if e.event != nil {
-		return w.events.ExportEvent(ctx, e.event)
-	}
-	return w.sink.Export(ctx, item)
+	return send(ctx)
 }
 
 // oldest is when the dump that has waited longest was taken, the zero time if none waits. It is called with p.mu held.

@@ -41,7 +41,7 @@ var (
 func ParseFileName(path string) FileName {
 	f := FileName{Rank: unsaid, PID: unsaid, Step: unsaid}
 	dir, name := filepath.Split(filepath.Clean(path))
-	name = stem(name)
+	name = Stem(name)
 	number := func(text string) int64 {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
@@ -78,8 +78,8 @@ func ParseFileName(path string) FileName {
 	return f
 }
 
-// stem is a file's name without what tells its format.
-func stem(name string) string {
+// Stem is a file's name without what tells its format.
+func Stem(name string) string {
 	for _, suffix := range []string{".gz", ".zst", ".pickle", ".pkl"} {
 		name = strings.TrimSuffix(name, suffix)
 	}
@@ -97,5 +97,5 @@ func IsFileName(name string, compressed bool) bool {
 // SidecarName is the name of the JSON beside a snapshot.
 func SidecarName(path string) string {
 	dir, name := filepath.Split(path)
-	return dir + stem(name) + ".json"
+	return dir + Stem(name) + ".json"
 }

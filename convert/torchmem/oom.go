@@ -2,6 +2,27 @@
 
 package torchmem
 
+import (
+	"fmt"
+	"strings"
+)
+
+// Line tells the error in a line.
+func (o *OOM) Line() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "out of memory on %s", o.Device)
+	if o.Requested > 0 {
+		fmt.Fprintf(&b, ": %s asked for by %s", size(o.Requested), innermost(o.Stack))
+	}
+	if o.Live > 0 {
+		fmt.Fprintf(&b, "; %s live", size(o.Live))
+	}
+	if len(o.Top) > 0 {
+		fmt.Fprintf(&b, ", %s of it from %s", size(o.Top[0].Bytes), innermost(o.Top[0].Stack))
+	}
+	return oneLine(b.String())
+}
+
 // stackUse is what a stack holds.
 type stackUse struct {
 	stack    uint32

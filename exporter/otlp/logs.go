@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func (s *LogSink) Name() string { return "otlp-logs" }
 // ExportEvent sends one log record.
 func (s *LogSink) ExportEvent(ctx context.Context, ev *sink.Event) error {
 	fail := func(err error) error {
-		return fmt.Errorf("sending the end of %s to %s: %w", ev.Process, s.cfg.Endpoint, err)
+		return fmt.Errorf("sending %s of %s to %s: %w", what(ev), ev.Process, s.cfg.Endpoint, err)
 	}
 	request := plogotlp.NewExportRequestFromLogs(LogsOf(ev, s.cfg.Version))
 	encode := request.MarshalProto
@@ -62,6 +61,17 @@ func (s *LogSink) ExportEvent(ctx context.Context, ev *sink.Event) error {
 	return nil
 }
 
+// what says what an event tells, in messages.
+func what(ev *sink.Event) string {
+	switch {
+	case ev.OOM != nil:
+		return "an out-of-memory error"
+	case ev.Window != nil:
+		return "the start of a history"
+	}
+	return "the end"
+}
+
 // LogsOf is an event as a log record. Figures keep the names that they have as metrics.
 func LogsOf(ev *sink.Event, version string) plog.Logs {
 	logs := plog.NewLogs()
@@ -71,10 +81,22 @@ func LogsOf(ev *sink.Event, version string) plog.Logs {
 	sl.Scope().SetName(convert.ScopeName)
 	sl.Scope().SetVersion(version)
 	r := sl.LogRecords().AppendEmpty()
+	r.SetObservedTimestamp(pcommon.NewTimestampFromTime(ev.Observed))
+	switch {
+	case ev.OOM != nil:
+		putOOM(r, ev)
+	case ev.Window != nil:
+		putWindow(r, ev)
+	default:
+		putEnd(r, ev)
+	}
+	return logs
+}
+
+func putEnd(r plog.LogRecord, ev *sink.Event) {
 	r.SetEventName(EventKilled)
 	r.SetSeverityNumber(plog.SeverityNumberFatal)
 	r.SetSeverityText("FATAL")
-	r.SetObservedTimestamp(pcommon.NewTimestampFromTime(ev.Observed))
 	if !ev.Ended.IsZero() {
 		r.SetTimestamp(pcommon.NewTimestampFromTime(ev.Ended))
 	}
@@ -98,16 +120,8 @@ func LogsOf(ev *sink.Event, version string) plog.Logs {
 				a.PutInt(f.name, v)
 			}
 		}
-		if len(last.Top) > 0 {
-			top := a.PutEmptySlice("heapwire.top")
-			for _, h := range last.Top {
-				m := top.AppendEmpty().SetEmptyMap()
-				m.PutInt("bytes", h.Bytes)
-				m.PutStr("stack", strings.Join(h.Frames, "\n"))
-			}
-		}
+		putTop(a, last.Top)
 	}
-	return logs
 }
 
 func signalName(signal int) string {
@@ -131,11 +145,7 @@ func describe(ev *sink.Event) string {
 	if last := ev.Last; last != nil {
 		fmt.Fprintf(&b, "; its last dump, at %s, held %d bytes", last.Time.UTC().Format(time.RFC3339), last.Live)
 		if len(last.Top) > 0 && len(last.Top[0].Frames) > 0 {
-			function, place, found := strings.Cut(last.Top[0].Frames[0], " ")
-			if found {
-				place = " (" + filepath.Base(place) + ")"
-			}
-			fmt.Fprintf(&b, ", %d of them from %s%s", last.Top[0].Bytes, function, place)
+			fmt.Fprintf(&b, ", %d of them from %s", last.Top[0].Bytes, placeOf(last.Top[0].Frames[0]))
 		}
 	}
 	return b.String()

@@ -5,6 +5,7 @@ package otlp
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -132,6 +133,16 @@ func MetricsOf(it *sink.Item, version string) pmetric.Metrics {
 		if v, ok := it.Figures[f.key]; ok {
 			add(f.name, f.unit, f.description, f.form, v)
 		}
+	}
+	for _, g := range it.Gauges {
+		point := add(g.Name, g.Unit, g.Description, state, g.Value)
+		if strings.HasPrefix(g.Name, "hw.") {
+			// The conventions want an id with every metric of hardware, unique within the host.
+			point.Attributes().PutStr("hw.id", g.Device)
+			continue
+		}
+		point.Attributes().PutStr("memory_kind", it.Kind)
+		point.Attributes().PutStr("device", g.Device)
 	}
 	for i, t := range it.Profile.SampleType {
 		if t.Type != "inuse_space" || it.View != "live" {

@@ -24,13 +24,20 @@ type Addressed interface{ Destination() string }
 // Counting is a sink that counts more than what it accepted and refused.
 type Counting interface{ Counts() map[string]int }
 
-// Event tells that a process ended without its last dump: killed, most likely.
+// Event tells of a process what is in no profile: that a device ran out of memory, if OOM is set; that the history in a
+// snapshot does not reach back, if Window is set; else that the process ended without its last dump: killed, most likely.
 type Event struct {
 	Identity Identity
 	Process  string // name of the process's folder in the spool
 
 	Observed time.Time // when that was noticed
-	Ended    time.Time // when it ended; zero if nobody who could know has said so
+
+	OOM    *OOM
+	Window *Window
+
+	// The rest is of the end.
+
+	Ended time.Time // when it ended; zero if nobody who could know has said so
 
 	// Signal is what killed it; 0 if nobody who could know has said so.
 	Signal int
@@ -58,4 +65,43 @@ type LastDump struct {
 type Held struct {
 	Bytes  int64    `json:"bytes"`
 	Frames []string `json:"frames"`
+}
+
+// Snapshot names the snapshot of a device's memory that an event is from.
+type Snapshot struct {
+	Seq          uint64
+	Reason       string
+	Kind, Device string // "cuda", "cuda:0"
+	Step         int64  // -1 if not known
+	Steps        string // "steps4-5", for a window of steps
+}
+
+// OOM is an error of a device that ran out of memory. Figures are bytes, and -1 if not known.
+type OOM struct {
+	Snapshot
+	Time time.Time
+	// ProfileID is that of the profile of what was live just then; zero if there is none.
+	ProfileID [16]byte
+
+	Requested, Free, Total, Limit                      int64 // Limit is what of Total the process may use
+	Live, LiveObjects, Reserved, Inactive, LargestHole int64
+	// AfterUnwinding tells that the error had freed most of this when the snapshot was taken; LiveAtDump is what was left.
+	AfterUnwinding bool
+	LiveAtDump     int64
+
+	Count   int64    // errors of the process so far, this one included
+	Skipped int64    // errors since the snapshot before that have none
+	Thread  string   // that ran out, by its name
+	Stack   []string // of that thread; frames read as those of Held
+	Top     []Held   // the stacks that held most
+	Missing string   // why there is no snapshot
+}
+
+// Window tells that the history in a snapshot does not reach back to the first allocation.
+type Window struct {
+	Snapshot
+	Time                           time.Time
+	Events, StaleFrees, StaleBytes int64 // frees of what was allocated before
+	Overflowed                     bool  // older events were overwritten
+	MaxEntries                     int64 // of the ring; -1 if not known
 }

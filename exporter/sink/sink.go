@@ -13,7 +13,7 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// Item is one converted dump on its way to a back end. A sink shares it with other sinks and must not change it, the
+// Item is one converted dump, or one view of a snapshot, on its way to a back end. A sink shares it with other sinks and must not change it, the
 // profile included: Profile's methods Write, Copy and their kin write into it too.
 type Item struct {
 	Identity Identity
@@ -42,8 +42,16 @@ type Item struct {
 
 	// Figures are the numbers of HEAPWIRE_META under the keys that docs/spool.md gives, such as "allocated" or "rss".
 	Figures map[string]int64
+	// Gauges are figures of a device's allocator that a snapshot has; of the items of a snapshot only the first has them.
+	Gauges []Gauge
 	// Giants are single huge requests that the dump tells of, a line each: size, call, thread and stack.
 	Giants []string
+}
+
+// Gauge is a figure of a device, by the name it has as a metric. The unit is UCUM's.
+type Gauge struct {
+	Name, Unit, Description, Device string
+	Value                           int64
 }
 
 // Sink is a back end. Export and Close may be called from different goroutines, Export of one sink from one at a time.

@@ -15,11 +15,10 @@ import (
 )
 
 const (
-	journalFile   = ".delivery"
-	journalMaking = ".delivery.tmp"
-	maxJournal    = 16 << 20 // a larger one is not ours
-	rewriteAfter  = 256 << 10
-	lineEnd       = " .\n"
+	journalFile  = ".delivery"
+	maxJournal   = 16 << 20 // a larger one is not ours
+	rewriteAfter = 256 << 10
+	lineEnd      = " .\n"
 )
 
 // journal is what the readers of a process folder remember beyond their own lives, in the file .delivery: one line a
@@ -28,7 +27,8 @@ const (
 //	s <dump> <sink> .     the sink is done with the dump
 //	n <text> .            a note, the last one counts
 type journal struct {
-	dir *os.File
+	dir  *os.File
+	file string
 
 	mu      sync.Mutex
 	settled map[string]map[string]bool // dump → sinks
@@ -37,9 +37,9 @@ type journal struct {
 	torn    bool // the last line has no end
 }
 
-func readJournal(dir *os.File) (*journal, error) {
-	j := &journal{dir: dir, settled: map[string]map[string]bool{}}
-	text, err := readRegular(dir, journalFile, maxJournal)
+func readJournal(dir *os.File, file string) (*journal, error) {
+	j := &journal{dir: dir, file: file, settled: map[string]map[string]bool{}}
+	text, err := readRegular(dir, file, maxJournal)
 	if errors.Is(err, os.ErrNotExist) {
 		return j, nil
 	}
@@ -78,7 +78,7 @@ func (j *journal) add(fact string) error {
 	if j.torn {
 		line = "\n" + line
 	}
-	f, err := create(j.dir, journalFile, unix.O_WRONLY|unix.O_APPEND)
+	f, err := create(j.dir, j.file, unix.O_WRONLY|unix.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -105,28 +105,61 @@ func (j *journal) rewrite(exists func(dump string) bool) error {
 	if j.note != "" {
 		b.WriteString("n " + j.note + lineEnd)
 	}
-	f, err := create(j.dir, journalMaking, unix.O_WRONLY|unix.O_TRUNC)
+	making := j.file + ".tmp"
+	f, err := create(j.dir, making, unix.O_WRONLY|unix.O_TRUNC)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b.Bytes())
 	if err = errors.Join(err, f.Close()); err != nil {
-		_ = remove(j.dir, journalMaking, 0)
+		_ = remove(j.dir, making, 0)
 		return err
 	}
-	if err := rename(j.dir, journalMaking, j.dir, journalFile); err != nil {
+	if err := rename(j.dir, making, j.dir, j.file); err != nil {
 		return err
 	}
 	j.size, j.torn = b.Len(), false
 	return nil
 }
 
-// Settled says whether a sink was done with a dump already, in this reader's life or before.
-func (p *Process) Settled(dump, sink string) bool {
-	p.journal.mu.Lock()
-	defer p.journal.mu.Unlock()
-	return p.journal.settled[dump][sink]
+func (j *journal) has(dump, sink string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.settled[dump][sink]
 }
+
+func (j *journal) done(dump, sink string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if strings.ContainsAny(dump+sink, " \n") {
+		return fmt.Errorf("a blank in %q or %q", dump, sink)
+	}
+	if j.settled[dump][sink] {
+		return nil
+	}
+	j.settle(dump, sink)
+	return j.add("s " + dump + " " + sink)
+}
+
+func (j *journal) text() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.note
+}
+
+// setNote is when what is no longer needed is left out.
+func (j *journal) setNote(text string, exists func(dump string) bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.note = strings.ReplaceAll(text, "\n", " ")
+	if j.size > rewriteAfter {
+		return j.rewrite(exists)
+	}
+	return j.add("n " + j.note)
+}
+
+// Settled says whether a sink was done with a dump already, in this reader's life or before.
+func (p *Process) Settled(dump, sink string) bool { return p.journal.has(dump, sink) }
 
 // Part names a part of a dump for Settle and Settled, where more than one thing is sent of it.
 func Part(dump, part string) string { return dump + partMark + part }
@@ -135,41 +168,18 @@ const partMark = "#"
 
 // Settle notes on disk that a sink is done with a dump, so that no later reader offers it again. dump may also be a Part of
 // one, or another word that is no dump's name, for what else is delivered of a process. Neither may hold a blank.
-func (p *Process) Settle(dump, sink string) error {
-	j := p.journal
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if strings.ContainsAny(dump+sink, " \n") {
-		return fmt.Errorf("noting a delivery in %s: a blank in %q or %q", p.path, dump, sink)
-	}
-	if j.settled[dump][sink] {
-		return nil
-	}
-	j.settle(dump, sink)
-	return p.noted(j.add("s " + dump + " " + sink))
-}
+func (p *Process) Settle(dump, sink string) error { return p.noted(p.journal.done(dump, sink)) }
 
 // Note is the text that SetNote kept last, in this reader's life or before; "" without one.
-func (p *Process) Note() string {
-	p.journal.mu.Lock()
-	defer p.journal.mu.Unlock()
-	return p.journal.note
-}
+func (p *Process) Note() string { return p.journal.text() }
 
 // SetNote keeps a text of one line for the next reader.
 func (p *Process) SetNote(text string) error {
-	j := p.journal
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.note = strings.ReplaceAll(text, "\n", " ")
-	if j.size > rewriteAfter {
-		return p.noted(j.rewrite(func(dump string) bool {
-			var st unix.Stat_t
-			dump, _, _ = strings.Cut(dump, partMark)
-			return !dumpName.MatchString(dump) || unix.Fstatat(int(p.dir.Fd()), dump, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
-		}))
-	}
-	return p.noted(j.add("n " + j.note))
+	return p.noted(p.journal.setNote(text, func(dump string) bool {
+		var st unix.Stat_t
+		dump, _, _ = strings.Cut(dump, partMark)
+		return !dumpName.MatchString(dump) || unix.Fstatat(int(p.dir.Fd()), dump, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	}))
 }
 
 func (p *Process) noted(err error) error {

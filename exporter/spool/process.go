@@ -59,6 +59,7 @@ type Dump struct {
 	Kind    string // of the device whose memory a snapshot shows, such as "cuda"; "" for a heap dump
 	Size    int64  // with that of the JSON beside a snapshot
 	ModTime time.Time
+	Path    string // of a snapshot in a Folder; "" in a process's folder
 }
 
 // Sidecar is the name of the JSON beside a snapshot, "" if d is none. It is d's own name where there is no snapshot and
@@ -108,7 +109,7 @@ func (s *Spool) claim(name string) (*Process, error) {
 	}
 	p := &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, owner: owner, claim: held}
 	// A journal that cannot be read costs repeats, not dumps.
-	if p.journal, err = readJournal(dir); err != nil {
+	if p.journal, err = readJournal(dir, journalFile); err != nil {
 		s.opts.Logger.Warn("reading what was delivered before", "folder", p.path, "error", err)
 	}
 	return p, nil
