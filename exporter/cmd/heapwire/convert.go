@@ -53,6 +53,8 @@ Formats:
   text       table of the lines that hold most: flat is what a line allocated, cum also what it called; of a snapshot a page
              with totals, what lives, the peak, errors, and what looks like a leak or fragmentation
 
+A snapshot's .json beside it, as the Python package writes it, is read too: limit, step, rank, the stack of the error.
+
 Views of a snapshot: ` + strings.Join(torchmem.Views, ", ") + `. Without --view the most telling: oom, then leak, then live.
 
 The result goes to standard output, warnings to standard error. A file named by -o is written whole or not at all, with
@@ -97,7 +99,7 @@ func (f *convertFlags) run(cmd *cobra.Command, paths []string) error {
 	symbols := &symbol.Resolver{Root: f.root}
 	var inputs []*input
 	for _, path := range paths {
-		in, err := readInput(path, cmd.InOrStdin(), symbols)
+		in, err := readInput(path, cmd.InOrStdin(), symbols, newProgress(cmd.ErrOrStderr()))
 		if err != nil {
 			return err
 		}

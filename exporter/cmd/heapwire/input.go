@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -28,6 +29,7 @@ const maxProfileBytes = 2 << 30
 // input is one file read.
 type input struct {
 	path     string
+	sidecar  *torchmem.Sidecar // of a snapshot, nil without one
 	profile  *profile.Profile
 	meta     jemalloc.Meta // of a dump
 	giants   []string      // huge requests that it tells of
@@ -58,8 +60,12 @@ func (in *input) time() time.Time {
 	return in.meta.Time
 }
 
-func readInput(path string, stdin io.Reader, symbols *symbol.Resolver) (*input, error) {
+func readInput(path string, stdin io.Reader, symbols *symbol.Resolver, progress *progress) (*input, error) {
 	name, r, modified := path, stdin, time.Time{}
+	var (
+		side *torchmem.Sidecar
+		odd  error
+	)
 	if path == "-" {
 		name = "standard input"
 	} else {
@@ -75,14 +81,47 @@ func readInput(path string, stdin io.Reader, symbols *symbol.Resolver) (*input, 
 		if info.IsDir() {
 			return nil, fmt.Errorf("reading %s: is a folder; name the files in it", path)
 		}
-		r, modified = f, info.ModTime()
+		watched := progress.watch(path, f, info.Size())
+		defer watched.Close()
+		r, modified = watched, info.ModTime()
+		if torchmem.IsFileName(path, true) {
+			side, odd = readSidecar(torchmem.SidecarName(path))
+		}
 	}
-	in, err := parseInput(name, r, modified, symbols)
+	in, err := parseInput(name, r, modified, symbols, side)
 	if err != nil {
 		return nil, err
 	}
 	in.path = path
+	if odd != nil {
+		in.warnings = append(in.warnings, odd.Error())
+	}
 	return in, nil
+}
+
+// readSidecar reads the JSON beside a snapshot, if there is one. What could be read of it comes beside an error.
+func readSidecar(path string) (*torchmem.Sidecar, error) {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, nil
+	}
+	fail := func(side *torchmem.Sidecar, err error) (*torchmem.Sidecar, error) {
+		return side, fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fail(nil, errors.Unwrap(err))
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, torchmem.MaxSidecar+1))
+	if err != nil {
+		return fail(nil, err)
+	}
+	side, err := torchmem.ParseSidecar(text)
+	if err != nil {
+		return fail(side, err)
+	}
+	return side, nil
 }
 
 var (
@@ -93,7 +132,7 @@ var (
 )
 
 // parseInput tells the format by the content. Offsets in errors count the bytes after decompression.
-func parseInput(name string, r io.Reader, modified time.Time, symbols *symbol.Resolver) (*input, error) {
+func parseInput(name string, r io.Reader, modified time.Time, symbols *symbol.Resolver, side *torchmem.Sidecar) (*input, error) {
 	plain, closer, err := decompress(name, r)
 	if err != nil {
 		return nil, err
@@ -117,11 +156,11 @@ func parseInput(name string, r io.Reader, modified time.Time, symbols *symbol.Re
 		}
 		return in, nil
 	case head[0] == 0x80 && len(head) > 1 && head[1] >= 2 && head[1] <= 5:
-		snapshot, err := torchmem.Read(plain, torchmem.Options{Name: name, Time: modified})
+		snapshot, err := torchmem.Read(plain, torchmem.Options{Name: name, Time: modified, Kind: torchmem.ParseFileName(name).Kind, Sidecar: side})
 		if err != nil {
 			return nil, err
 		}
-		return &input{snapshot: snapshot, warnings: snapshot.Report.Warnings()}, nil
+		return &input{snapshot: snapshot, sidecar: side, warnings: snapshot.Report.Warnings()}, nil
 	case bytes.HasPrefix(head, zipMagic):
 		return nil, fmt.Errorf("%s: byte 0: a zip archive; memory snapshots are plain pickles (torch.cuda.memory._dump_snapshot)", name)
 	}

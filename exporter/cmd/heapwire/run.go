@@ -38,6 +38,7 @@ type runFlags struct {
 	selfProfile  bool
 	drainTimeout time.Duration
 	limits       limitFlags
+	snapshots    []string
 }
 
 // shimFlags are what the shim is told through the environment.
@@ -145,6 +146,7 @@ Heapwire's own failures before the job starts: 1, wrong usage: 2.`,
 	f.shim.register(cmd)
 	flags.StringVar(&f.shim.spool, "spool", "", "the folder dumps go through (HEAPWIRE_SPOOL; default a private one, removed afterwards)")
 	f.limits.register(flags)
+	flags.StringArrayVar(&f.snapshots, "snapshots", nil, "send the memory snapshots too that others, such as verl or torch_npu, write below `DIR`; may be repeated")
 	flags.BoolVar(&f.selfProfile, "self-profile", false, "push heapwire's own Go profile to the Pyroscope server too")
 	flags.BoolVar(&f.keep, "keep", false, "keep the dumps in the spool after delivery")
 	flags.DurationVar(&f.drainTimeout, "drain-timeout", 10*time.Second, "longest time to deliver what is left when the job has ended")
@@ -187,6 +189,10 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	if err != nil {
 		return err
 	}
+	folders, err := f.folders(log)
+	if err != nil {
+		return errors.Join(err, place.remove())
+	}
 	env = run.Set(env, "HEAPWIRE_SPOOL", place.spool.Path())
 	env = run.Set(env, "HEAPWIRE_EXPORT", "off") // this process is the exporter
 	to, err := f.sinks.open(log)
@@ -209,6 +215,7 @@ func (f *runFlags) run(cmd *cobra.Command, command []string) error {
 	pipeline, err := exporter.New(exporter.Config{
 		Meters: own.Provider(), Limits: f.limits.limits(),
 		Spool: place.spool, Sinks: orNone(append(to.Profiles, to.Figures...)), Events: to.Events, Keep: f.keep, Logger: log,
+		Folders: folders,
 		Convert: func(r io.Reader, name string) (*convert.Heap, error) {
 			return convert.HeapDump(r, convert.Options{Name: name, Symbols: symbols})
 		},
@@ -281,6 +288,21 @@ func (f *runFlags) finish(cmd *cobra.Command, job *run.Job, pipeline *exporter.P
 			fmt.Fprintf(cmd.ErrOrStderr(), "heapwire: %v\n", err)
 		}
 	}
+}
+
+// folders are those of --snapshots.
+func (f *runFlags) folders(log *slog.Logger) ([]*spool.Folder, error) {
+	var folders []*spool.Folder
+	for _, path := range f.snapshots {
+		folder, err := spool.OpenFolder(path, spool.FolderOptions{
+			ServiceName: f.sinks.getenv("OTEL_SERVICE_NAME"), ResourceAttributes: f.sinks.getenv("OTEL_RESOURCE_ATTRIBUTES"), Logger: log,
+		})
+		if err != nil {
+			return nil, usage(err)
+		}
+		folders = append(folders, folder)
+	}
+	return folders, nil
 }
 
 // spoolPlace is the spool of one run.

@@ -46,8 +46,13 @@ func (r *report) text() string {
 		earlier int
 		live    int64
 	)
+	var folders []exporter.Process
 	for _, p := range r.processes {
 		switch {
+		case p.Snapshots != "":
+			if p.Dumps > 0 {
+				folders = append(folders, p)
+			}
 		case r.own(p):
 			own = append(own, p)
 			live += p.Live
@@ -59,6 +64,9 @@ func (r *report) text() string {
 		line("no dump: no process of the job was profiled")
 	} else {
 		line("%s of %s%s", count(r.stats.Dumps, "dump", "dumps"), count(len(own), "process", "processes"), r.refused())
+		for _, p := range folders {
+			line("%d of them are snapshots from %s", p.Dumps, p.Snapshots)
+		}
 		if earlier > 0 {
 			line("%d of them were in the spool from earlier processes", earlier)
 		}
@@ -91,6 +99,15 @@ func (r *report) text() string {
 	for _, p := range own {
 		for _, giant := range p.Giants {
 			line("process %d: %s", p.Identity.PID, giant)
+		}
+	}
+	for _, p := range append(own, folders...) {
+		for _, oom := range p.OOMs {
+			if p.Snapshots != "" {
+				line("%s", oom)
+			} else {
+				line("process %d: %s", p.Identity.PID, oom)
+			}
 		}
 	}
 	for _, p := range r.processes {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// slow is how long a file must take before a bar says how far it is.
+const slow = time.Second
+
+// progress shows how far large files are. The zero value, and nil, show nothing.
+type progress struct{ w io.Writer }
+
+// newProgress shows bars where w is a terminal, and nothing elsewhere.
+func newProgress(w io.Writer) *progress {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return &progress{w}
+	}
+	return nil
+}
+
+// watch shows how much of r, which has size bytes, was read. Close takes the bar off the terminal.
+func (p *progress) watch(path string, r io.Reader, size int64) *watched {
+	w := &watched{r: r, began: time.Now()}
+	if p != nil && p.w != nil && size > 0 {
+		w.open = func() *progressbar.ProgressBar {
+			return progressbar.NewOptions64(size,
+				progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(oneLine(filepath.Base(path))),
+				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionSetWidth(24),
+				progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
+				progressbar.OptionSetPredictTime(true))
+		}
+	}
+	return w
+}
+
+type watched struct {
+	r     io.Reader
+	began time.Time
+	n     int64
+	open  func() *progressbar.ProgressBar // nil: no bar
+	bar   *progressbar.ProgressBar
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.r.Read(b)
+	w.n += int64(n)
+	if w.open == nil {
+		return n, err
+	}
+	if w.bar == nil && time.Since(w.began) >= slow {
+		w.bar = w.open()
+	}
+	if w.bar != nil {
+		_ = w.bar.Set64(w.n)
+	}
+	return n, err
+}
+
+// Close takes the bar away.
+func (w *watched) Close() {
+	if w.bar != nil {
+		_ = w.bar.Clear()
+		_ = w.bar.Exit()
+	}
+	w.open = nil
+}
