@@ -61,7 +61,7 @@ class _Kind:
             return {"enabled": True, "by": "heapwire", "max_entries": self.settings.history, "stacks": "python"}
         return {"enabled": True, "by": "torch_npu" if _others_dumper(self.device.kind) else "program"}
 
-    def take(self, reason, name, segments_only=False, **more):
+    def take(self, reason, file_name, segments_only=False, **more):
         if not self.device.initialised():
             return False
         figures = _snapshot.moment(self.device, reason)
@@ -69,7 +69,7 @@ class _Kind:
             figures["step"] = _steps_counted.last
         figures.update(more)
         history = None if segments_only else _guard.attempt("asking for the history", None, self.history)
-        if not _snapshot.take(self.device, name, figures, history, segments_only):
+        if not _snapshot.take(self.device, file_name, figures, history, segments_only):
             return False
         self.snapshots += 1
         return True

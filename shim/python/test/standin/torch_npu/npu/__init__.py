@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+import collections
+
+from torch._lazy import Lazy
+from torch_npu import _C
+
+
+class _DeferredNpuCallError(Exception):
+    pass
+
+
+_lazy = Lazy("npu", _DeferredNpuCallError)
+_lazy.allocator = _C.allocator
+
+
+def is_initialized():
+    return _lazy.is_initialized()
+
+
+def _lazy_call(cb):
+    _lazy.call(cb)
+
+
+def _lazy_init():
+    if not is_initialized() and not _C.allocator.initialised:
+        _C.allocator.initialised = True
+        _C._npu_init()
+    _lazy.init()
+
+
+def current_device():
+    _lazy_init()
+    return 0
+
+
+def get_device_properties(device):
+    return collections.namedtuple("Properties", "name total_memory")("stand-in", _C.allocator.capacity)
+
+
+from torch_npu.npu import memory  # noqa: E402,F401
