@@ -1,8 +1,9 @@
 /* dump.c: one dump: jemalloc's text, the shim's sections behind it, the rename into the spool (docs/spool.md).
  *
- * Runs on the clock thread. jemalloc writes with plain writes and no rename, so it gets a hidden file that was made here
- * before (jemalloc's own creat would give it mode 0644, and would print a line to stderr for each failure). A reader never
- * sees half a dump: the last step is the rename.
+ * Runs on the clock thread. While jemalloc writes it holds locks that fork and sampling threads wait for, so it writes into
+ * memory; a disk that is slow, or hangs, gets the text afterwards, and holds up nobody but this thread. Where the kernel gives
+ * no such file jemalloc gets a hidden one that was made here before (its own creat would give it mode 0644, and would print a
+ * line to stderr for each failure). A reader never sees half a dump: the last step is the rename.
  *
  * A write beyond RLIMIT_FSIZE raises SIGXFSZ in the writing thread: the clock thread has all signals blocked and gets EFBIG.
  */
@@ -27,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,7 +42,7 @@ static uint64_t last_dump_ns; /* what the last dump took */
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
 static _Atomic int stage;         /* 1: jemalloc's part of the newest dump is over */
-static _Atomic int open_fd = -1; /* of the dump in the making: a fork copies it */
+static _Atomic int text_fd = -1, open_fd = -1; /* of the dump in the making: a fork copies them */
 
 static char buffer[256 << 10]; /* of the writer and of the scan, in turn */
 static uint64_t used[(HW_TABLE_SIZE + 64) / 64];
@@ -62,9 +64,10 @@ void hw_dump_begin(void)
 
 void hw_dump_forked(void)
 {
-	int fd = atomic_exchange(&open_fd, -1);
-	if (fd >= 0)
-		close(fd);
+	int fds[] = {atomic_exchange(&text_fd, -1), atomic_exchange(&open_fd, -1)};
+	for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
 	pthread_mutex_init(&folder_lock, NULL); /* whoever held it is not here */
 	folder[0] = 0;
 	atomic_store(&seq, 0);
@@ -126,7 +129,7 @@ static int write_process_json(void)
 	if (fd < 0)
 		return errno;
 	int err = hw_identity_write(fd);
-	if (close(fd) && !err)
+	if (fd >= 0 && close(fd) && !err)
 		err = errno;
 	if (!err && rename(tmp, path))
 		err = errno;
@@ -391,6 +394,30 @@ static void frames(struct hw_out *o)
 
 /* ---------------------------------------------------------------- one dump */
 
+/* A file in memory that jemalloc can be given a name of, or -1. */
+static int memory_file(char *name, size_t cap)
+{
+	int fd = hw_memory_file("heapwire", 0);
+	snprintf(name, cap, "/proc/thread-self/fd/%d", fd); /* the first thread may have ended */
+	if (fd >= 0 && access(name, W_OK)) { /* no /proc here */
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+static int copy(int to, int from)
+{
+	off_t at = 0;
+	for (;;) {
+		ssize_t n = sendfile(to, from, &at, 1 << 20);
+		if (n < 0 && errno != EINTR)
+			return errno;
+		if (n == 0)
+			return 0;
+	}
+}
+
 static int write_dump(uint64_t number, const char *tmp, const char *path, const char *reason, const char *why)
 {
 	uint64_t mono = clock_ns(CLOCK_MONOTONIC), wall = clock_ns(CLOCK_REALTIME);
@@ -398,15 +425,22 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 	atomic_store(&stage, 0);
 	struct hw_alloc_stats stats = {0};
 	hw_alloc_stats(&stats);
-	int err = hw_alloc_dump(tmp);
+	char name[40];
+	int text = memory_file(name, sizeof name);
+	atomic_store(&text_fd, text);
+	int err = hw_alloc_dump(text >= 0 ? name : tmp);
 	atomic_store(&stage, 1);
-	if (err)
-		return err;
-	int fd = open(tmp, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
-		return errno;
+	int fd = err ? -1 : open(tmp, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (!err && fd < 0)
+		err = errno;
 	atomic_store(&open_fd, fd);
-	err = scan(fd);
+	if (!err && text >= 0)
+		err = copy(fd, text);
+	if (!err)
+		err = scan(text >= 0 ? text : fd);
+	atomic_store(&text_fd, -1);
+	if (text >= 0)
+		close(text);
 	if (!err) {
 		struct hw_out o;
 		hw_out_begin(&o, fd, buffer, sizeof buffer);
@@ -417,7 +451,7 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 		err = hw_out_end(&o);
 	}
 	atomic_store(&open_fd, -1);
-	if (close(fd) && !err)
+	if (fd >= 0 && close(fd) && !err)
 		err = errno;
 	if (!err && rename(tmp, path))
 		err = errno;

@@ -5,7 +5,8 @@
  * be used. It drops the inherited samples (prof.reset) and notes what was live: the parent's dumps name that memory, and a
  * process tree adds up. What it costs is in docs/performance.md.
  *
- * A fork waits for a dump that is being written: jemalloc's own handler does. No lock is taken here.
+ * A fork waits while jemalloc puts a dump together: its own handler does. That is done in memory (dump.c): a disk holds up no
+ * fork. No lock is taken here.
  *
  * vfork and posix_spawn run no handlers and need none.
  */

@@ -29,9 +29,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u /* Linux 6.3 */
-#endif
 #ifndef PR_SET_VMA
 #define PR_SET_VMA 0x53564d41 /* Linux 5.17 */
 #define PR_SET_VMA_ANON_NAME 0
@@ -315,9 +312,7 @@ static int memory_file(size_t size)
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < size)
 		return -1;
-	int fd = (int)syscall(SYS_memfd_create, "OTEL_CTX", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (fd < 0)
-		fd = (int)syscall(SYS_memfd_create, "OTEL_CTX", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = hw_memory_file("OTEL_CTX", MFD_ALLOW_SEALING);
 	if (fd >= 0 && ftruncate(fd, (off_t)size)) {
 		close(fd);
 		fd = -1;

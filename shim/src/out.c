@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 void hw_say(const char *fmt, ...)
@@ -143,6 +144,16 @@ int hw_out_end(struct hw_out *o)
 {
 	flush(o);
 	return o->err;
+}
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u /* Linux 6.3; where vm.memfd_noexec is 2 there is no file without it */
+#endif
+
+int hw_memory_file(const char *name, unsigned flags)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_NOEXEC_SEAL | flags);
+	return fd >= 0 || errno != EINVAL ? fd : memfd_create(name, MFD_CLOEXEC | flags);
 }
 
 long hw_read_file(const char *path, char *buf, size_t cap)

@@ -31,6 +31,9 @@ size_t hw_utf8_len(const unsigned char *p, size_t n);
 /* Reads at most cap - 1 bytes of a file and ends them with NUL. Length, or -1 with errno set. For /proc and /sys. */
 long hw_read_file(const char *path, char *buf, size_t cap);
 
+/* A file in memory, closed by exec. -1 and errno if there is none to be had. */
+int hw_memory_file(const char *name, unsigned flags);
+
 /* A number of /proc/self/stat by its place in proc(5); 0 if it can't be read. */
 enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
 uint64_t hw_stat_field(int field);

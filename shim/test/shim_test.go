@@ -722,6 +722,16 @@ func TestBadSettingsAreSaidOnceAndTheJobRuns(t *testing.T) {
 	}
 }
 
+// jemalloc holds locks while it writes a dump, which fork and sampling threads wait for.
+func TestADiskThatHangsHoldsUpNobody(t *testing.T) {
+	program := compileC(t, "programs/hung_disk.c", "-rdynamic")
+	env := []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_INTERVAL=0", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SAMPLE_BYTES=1KiB"}
+	r := under(t, library, env, "timeout", "-s", "KILL", "60", program)
+	if r.code != 0 || r.stdout != "the dump stands still\nforked, 7; allocated\nthe dump came: 0\n" || len(r.dumps) != 1 {
+		t.Errorf("exit status %d, dumps %v\n%s%s", r.code, r.dumps, r.stdout, r.stderr)
+	}
+}
+
 // jemalloc is asked for a dump only into a file that is there, and the clock thread has SIGXFSZ blocked.
 func TestAFileSizeLimitCostsTheDumpAndNotTheJob(t *testing.T) {
 	program := compileC(t, "programs/ways_out.c")
