@@ -45,7 +45,8 @@ type Config struct {
 //	<Dir>/<process>/<seq>.<reason>.html        the newest dump
 //	<Dir>/<process>/top.txt                    the newest dump
 //
-// A profile of other memory than the host's has its kind and view after the reason, and in top.<kind>.<view>.txt.
+// A profile of a device's memory has device and view after the reason, 000004.oom.cuda_0.peak.pb.gz, and in its table's name,
+// top.cuda_0.peak.txt.
 type Sink struct {
 	cfg Config
 
@@ -137,10 +138,14 @@ func (s *Sink) json(it *sink.Item) ([]byte, error) {
 	return convert.MarshalJSON(pd)
 }
 
-// suffix tells profiles of one dump apart; live host memory, the common case, has none.
+// suffix tells profiles of one dump apart; live host memory, the common case, has none. A device's name tells its kind.
 func suffix(it *sink.Item) string {
+	kind := it.Kind
+	if strings.HasPrefix(it.Device, kind+":") {
+		kind = ""
+	}
 	var b strings.Builder
-	for _, part := range []struct{ value, usual string }{{it.Kind, "host"}, {it.Device, ""}, {it.View, "live"}} {
+	for _, part := range []struct{ value, usual string }{{kind, "host"}, {it.Device, ""}, {it.View, "live"}} {
 		if part.value != "" && part.value != part.usual {
 			b.WriteString("." + unsafe.ReplaceAllString(part.value, "_"))
 		}
@@ -160,7 +165,7 @@ func (s *Sink) dropOlder(dir string, it *sink.Item) error {
 	if err != nil {
 		return fmt.Errorf("file: looking for older flame graphs: %w", err)
 	}
-	own := regexp.MustCompile(`^(\d+)\.[a-z]+` + regexp.QuoteMeta(suffix(it)) + `\.html$`)
+	own := regexp.MustCompile(`^(\d+)\.[a-z][a-z0-9_-]*` + regexp.QuoteMeta(suffix(it)) + `\.html$`)
 	for _, e := range entries {
 		m := own.FindStringSubmatch(e.Name())
 		if m == nil {
