@@ -71,8 +71,14 @@ void hw_inproc_init(void)
 {
 	char path[4096];
 	bool wanted = hw_config.export == HW_INPROC_ALWAYS;
-	if (hw_config.export == HW_INPROC_OFF || (!wanted && !sink_named()))
+	if (hw_config.export == HW_INPROC_OFF)
 		return;
+	if (!sink_named()) {
+		if (wanted)
+			hw_say("HEAPWIRE_EXPORT=inproc, but nothing says where to: set OTEL_EXPORTER_OTLP_ENDPOINT or "
+			       "PYROSCOPE_SERVER_ADDRESS. Dumps stay in the spool.");
+		return;
+	}
 	if (!path_of_library(path, sizeof path))
 		return;
 	/* Nobody has asked for it by name, and it is not installed: the dumps wait for another reader. */
@@ -100,11 +106,7 @@ static void *inproc_main(void *arg)
 {
 	(void)arg;
 	hw_alloc_hide_thread();
-	int result = start(hw_config.spool, say);
-	if (result == 1 && hw_config.export == HW_INPROC_ALWAYS)
-		hw_say("HEAPWIRE_EXPORT=inproc, but nothing says where to: set OTEL_EXPORTER_OTLP_ENDPOINT or "
-		       "PYROSCOPE_SERVER_ADDRESS. Dumps stay in the spool.");
-	if (result == 0) {
+	if (start(hw_config.spool, say) == 0) {
 		while (!atomic_load(&asked))
 			hw_futex_wait(&asked, 0, UINT64_MAX / 2);
 		stop(DELIVER_MS);
