@@ -30,16 +30,14 @@ class _Kind:
         self.observer.reset()
         self.observer.on_late = _at_exit
 
+    @_guard.entry("arming")
     def arm(self):
         """Called by torch with its initialisation lock held; what this raises, the program's first use of a device raises."""
-        try:
-            if self.armed:
-                return
-            self.armed = True
-            _guard.attempt("attaching the observer", None, self._attach)
-            _guard.attempt("turning memory history on", None, self._record)
-        except BaseException as e:
-            _guard.swallow("arming", e)
+        if self.armed:
+            return
+        self.armed = True
+        _guard.attempt("attaching the observer", None, self._attach)
+        _guard.attempt("turning memory history on", None, self._record)
 
     def _attach(self):
         self.device.attach(self.observer)  # raises under cudaMallocAsync and pluggable allocators
@@ -114,6 +112,7 @@ def _settings_read():
     return _config
 
 
+@_guard.entry("after the import of torch")
 def loaded(package):
     """torch or torch_npu has been imported."""
     if not wanted():
@@ -147,23 +146,21 @@ def _count_steps():
 
 
 def _optimizer_stepped(optimizer, args, kwargs):
-    if _is_compiling():  # a compiled step has no use for us, and none of us in its graph
-        return
-    try:
-        if _steps_counted.optimizer_stepped(optimizer):
-            _step_is_over()
-    except BaseException as e:
-        _guard.swallow("counting a step", e)
+    if not _is_compiling():  # nothing of us is to be compiled into a step
+        _count(optimizer)
 
 
+@_guard.entry("counting a step")
+def _count(optimizer):
+    if _steps_counted.optimizer_stepped(optimizer):
+        _step_is_over()
+
+
+@_guard.entry("counting a step")
 def step(n=None):
-    try:
-        if not wanted():
-            return
+    if wanted():
         _steps_counted.stepped(n)
         _step_is_over()
-    except BaseException as e:
-        _guard.swallow("counting a step", e)
 
 
 def _step_is_over():
@@ -202,21 +199,18 @@ def _segments_due():
     return due
 
 
+@_guard.entry("a snapshot that the program asked for", False)
 def snapshot(name):
-    try:
-        if not wanted():
-            return False
-        for package in ("torch", "torch_npu"):
-            if package in sys.modules:
-                _guard.attempt("looking for a device", None, _watch, package)
-        taken = [
-            _guard.attempt("a snapshot that the program asked for", False, kind.take, "api", name, name=name)
-            for kind in list(_kinds.values())
-        ]
-        return any(taken)
-    except BaseException as e:
-        _guard.swallow("a snapshot that the program asked for", e)
+    if not wanted():
         return False
+    for package in ("torch", "torch_npu"):
+        if package in sys.modules:
+            _guard.attempt("looking for a device", None, _watch, package)
+    taken = [
+        _guard.attempt("a snapshot that the program asked for", False, kind.take, "api", name, name=name)
+        for kind in list(_kinds.values())
+    ]
+    return any(taken)
 
 
 def _at_exit():
@@ -234,6 +228,7 @@ def _at_exit():
         util.Finalize(None, _last_call, args=(os.getpid(),), exitpriority=100)
 
 
+@_guard.entry("a late snapshot")
 def _last_call(pid):
     if pid != os.getpid():
         return
@@ -241,20 +236,19 @@ def _last_call(pid):
         _guard.attempt("a late snapshot", None, kind.observer.late, True)
 
 
+@_guard.entry("after a fork")
 def _forked():
     """In the child nothing has happened yet. Where the parent had initialised a device, the child cannot use it."""
     global _next_segments, _exit_planned
-    try:
-        _steps_counted.reset()
-        _windows.reset()
-        _next_segments = None
-        _exit_planned = False
-        for kind in _kinds.values():
-            kind.reset()
-    except BaseException as e:
-        _guard.swallow("after a fork", e)
+    _steps_counted.reset()
+    _windows.reset()
+    _next_segments = None
+    _exit_planned = False
+    for kind in _kinds.values():
+        kind.reset()
 
 
+@_guard.entry("telling the status", {})
 def status():
     kinds = {}
     for name, kind in list(_kinds.items()):

@@ -3,9 +3,30 @@
 
 import _thread
 import collections
+import functools
 
 errors = collections.deque(maxlen=16)
 lost = 0
+
+
+def entry(what, default=None):
+    """For what the program or torch calls: it returns the default where it would raise."""
+
+    def decorate(f):
+        @functools.wraps(f)
+        def guarded(*args, **kwargs):
+            try:
+                return f(*args, **kwargs)
+            except BaseException as e:
+                try:
+                    swallow(what, e)
+                except BaseException:
+                    pass
+                return default
+
+        return guarded
+
+    return decorate
 
 
 def attempt(what, default, call, *args, **kwargs):

@@ -33,16 +33,8 @@ class Observer:
         self._late = None  # of the last one without a snapshot
         self.on_late = None  # called when there is one
 
-    def __call__(self, device, requested=0, limit=0, free=0, *_):
-        try:
-            self._happened(device, requested, limit, free)
-        except BaseException as e:
-            try:
-                _guard.swallow("observing out of memory", e)
-            except BaseException:
-                pass
-
-    def _happened(self, index, requested, limit, free):
+    @_guard.entry("observing out of memory")
+    def __call__(self, index, requested=0, limit=0, free=0, *_):
         if not self._lock.acquire(False):
             self.count += 1  # another thread is at it
             self._skipped += 1

@@ -67,7 +67,7 @@ def forget():
 
 
 @contextlib.contextmanager
-def room(package="torch", profiled=True, **environment):
+def room(package="torch", profiled=True, before_torch=lambda: None, **environment):
     """The package armed as a program has it. Keyword arguments are environment variables; yields the room, with the module in
     `torch`."""
     saved = dict(os.environ), list(sys.path), list(sys.meta_path)
@@ -87,6 +87,7 @@ def room(package="torch", profiled=True, **environment):
         _shim.place = r.place
         _shim.profiled = lambda: r.profiled
         _shim.step = r.steps.append
+        before_torch()
         import torch
 
         r.torch = torch
