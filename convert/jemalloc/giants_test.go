@@ -127,7 +127,7 @@ func TestGiantSectionsThatAreOdd(t *testing.T) {
 	f(whole[:start]+giantFrames, 0, "")
 	f(whole[:start]+"HEAPWIRE_GIANT: 2\n"+row+"\n"+giantFrames, 0, `HEAPWIRE_GIANT version "2" is not known`)
 	f(strings.Replace(whole, row+"\n", row, 1), 2, "HEAPWIRE_GIANT is not closed by an empty line: rows may be missing: giant requests may be missing")
-	f(whole[:strings.LastIndex(whole, "0x1110\n")+4], 1, "HEAPWIRE_GIANT is not whole; every stack is there")
+	f(whole[:strings.LastIndex(whole, "0x1110\n")+4], 1, "HEAPWIRE_GIANT is not whole; every stack of malloc is there")
 	// Frames may come first.
 	f(whole[:start]+giantFrames+"HEAPWIRE_GIANT: 1\n"+row+"\n", 1, "")
 }

@@ -37,7 +37,7 @@ type Options struct {
 type Dump struct {
 	// Profile has the sample types alloc_objects/count and alloc_space/bytes if the dump has cumulative figures, then
 	// inuse_objects/count and inuse_space/bytes: estimates of the whole program at dump time, after scaling, in usable
-	// bytes. Native locations have no functions yet.
+	// bytes. Native locations have no functions yet. Sampled small Python objects are among it.
 	Profile *profile.Profile
 	// Giants are the giant requests since the dump before, in the order in which the dump has them.
 	Giants []Giant
@@ -105,7 +105,8 @@ type parser struct {
 	stacks    entryList
 	// open tells that the last @ line still waits for its t*: line, counted that it has it, so that thread lines belong.
 	open, counted bool
-	tokens        int // distinct Python tokens, counted at the end
+	tokens        int     // distinct Python tokens, counted at the end
+	smallBytes    float64 // the sampling interval of HEAPWIRE_OBJECTS; 0 while it is not known
 
 	sumObjects, sumBytes  float64
 	singles, singlesClass int

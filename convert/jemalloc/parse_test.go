@@ -317,7 +317,7 @@ func TestSectionsThatAreOdd(t *testing.T) {
 	f(meta+frames, "META read", "FRAMES read", "BUILD_IDS missing")
 	f(meta+"HEAPWIRE_BUILD_IDS: 1\n1000-2000 ab /bin/app\n"+frames, "META read", "BUILD_IDS cut", "FRAMES read")
 	f(meta+ids+"HEAPWIRE_FRAMES: 1\n", "META read", "BUILD_IDS read", "FRAMES cut")
-	f(meta+ids+"HEAPWIRE_OBJECTS: 1\n@ 0x1\n  t*: 1: 1 [0: 0]\n\n"+frames, "META read", "BUILD_IDS read", "OBJECTS skipped", "FRAMES read")
+	f(meta+ids+"HEAPWIRE_FORTUNE: 1\n@ 0x1\n  t*: 1: 1 [0: 0]\n\n"+frames, "META read", "BUILD_IDS read", "FORTUNE skipped", "FRAMES read")
 	f(meta+ids+"HEAPWIRE_FUTURE: 3\nanything: 1\n\n"+frames, "META read", "BUILD_IDS read", "FUTURE skipped", "FRAMES read")
 	f("HEAPWIRE_META: 2\nseq=1\n\n"+ids+frames, "META skipped", "BUILD_IDS read", "FRAMES read")
 	f(meta+ids+"HEAPWIRE_FRAMES: 1\nx\tf\tf.py\t1\n1\tf\tf.py\n1\tf\tf.py\t-1\n67108864\tf\tf.py\t1\n\n", "META read", "BUILD_IDS read", "FRAMES read")

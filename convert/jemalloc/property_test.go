@@ -44,14 +44,21 @@ func TestGeneratedDumpsHaveTheirFigures(t *testing.T) {
 		{Stacks: 300, PythonDepth: 10, Accum: true, Seed: 2},
 		{Stacks: 300, Raw: true, Plain: true, SampleBytes: 1 << 17, Threads: 5},
 		{Stacks: 300, SampleBytes: 1},
+		{Stacks: 300, PythonDepth: 10, Small: 500, Seed: 3},
+		{Stacks: 300, SampleBytes: 1, Small: 50},
 	} {
 		d, text := generate(t, o)
 		dump := parse(t, text)
 		inuse, alloc := d.Estimate()
 		got := sums(dump.Profile)
+		small := d.EstimateSmall()
+		if r := dump.Report; math.Abs(r.SmallObjects-small.Objects)+math.Abs(r.SmallBytes-small.Bytes) > 1e-9*small.Bytes || r.SmallStacks != o.Small {
+			t.Errorf("%+v: small: %d stacks, %.3f objects, %.3f bytes, want %+v", o, r.SmallStacks, r.SmallObjects, r.SmallBytes, small)
+		}
 		for i, want := range []float64{alloc.Objects, alloc.Bytes, inuse.Objects, inuse.Bytes} {
-			if math.Abs(float64(got[i])-want) > 0.5*float64(o.Stacks)+1e-9*want {
-				t.Errorf("%+v: column %d: got %d, want %.1f", o, i, got[i], want)
+			added := []float64{0, 0, small.Objects, small.Bytes}[i]
+			if math.Abs(float64(got[i])-want-added) > 0.5*float64(o.Stacks+o.Small)+1e-9*want {
+				t.Errorf("%+v: column %d: got %d, want %.1f", o, i, got[i], want+added)
 			}
 			if math.Abs(dump.Report.Estimate[i]-want) > 1e-9*want {
 				t.Errorf("%+v: estimate %d: got %.3f, want %.3f", o, i, dump.Report.Estimate[i], want)
@@ -60,15 +67,16 @@ func TestGeneratedDumpsHaveTheirFigures(t *testing.T) {
 		if w := dump.Report.Warnings(); len(w) > 0 {
 			t.Errorf("%+v: warnings %q", o, w)
 		}
-		if len(dump.Profile.Sample) != o.Stacks {
-			t.Errorf("%+v: got %d samples", o, len(dump.Profile.Sample))
+		// Half of the small objects' stacks are those of others.
+		if n := len(dump.Profile.Sample); n < o.Stacks || n > o.Stacks+min(o.Small, o.Stacks)/2 || o.Small > 0 && n == o.Stacks {
+			t.Errorf("%+v: got %d samples", o, n)
 		}
 	}
 }
 
 // A dump cut anywhere never panics, never gains, and never passes for whole unless nothing was lost.
 func TestCutAtEveryByte(t *testing.T) {
-	_, accum := generate(t, dumpgen.Options{Stacks: 8, Depth: 6, PythonDepth: 3, Functions: 5, Accum: true, Giants: 3})
+	_, accum := generate(t, dumpgen.Options{Stacks: 8, Depth: 6, PythonDepth: 3, Functions: 5, Accum: true, Giants: 3, Small: 5})
 	texts := map[string]string{"generated": accum}
 	if dir, ok := findTestdata(); ok {
 		for _, name := range []string{"own/mix-5.3.0-lg17-nounbias.heap", "own/mix-5.3.0-lg17-accum.heap", "public/clickhouse-gtest-fline-empty-bt.heap"} {
@@ -203,12 +211,13 @@ func FuzzParse(f *testing.F) {
 		"heap_v2/524288\n  t*: 1: 1 [3: 33]\n  t0: 1: 1 [3: 33] main\n@ 0x1110 0x5079000000400001 0x5079ffffffffffff\n  t*: 1: 1 [3: 33]\n  t0: 1: 1 [3: 33]\n@\n  t*: 0: 0 [1: 7]\n" + maps + sections,
 		"<jemalloc>: x\r\nheap_v2/1\r\n@\r\n  t*: 18446744073709551615: 1 [0: 0]\r\n",
 		"heap profile: 1: 1 [1: 1] @ heap/1\n",
+		smallDump("heap_v2/4096\n@ 0x1110\n  t*: 3: 96 [0: 0]\n@\n  t*: 1: 16 [7: 112]\nheap_v2/1\n@ 0x1110\n  t*: 1: 16 [0: 0]\n"),
 		giantDump("1764400000000000001\t4243\t962174058496\tmalloc\tlistener\t0x1110 0x5079000000400001\n5\t7\t18446744073709551615\tcalloc\t\\t\t\n5\t7\tx\n"),
 	} {
 		f.Add([]byte(text))
 	}
 	var b bytes.Buffer
-	if err := dumpgen.Write(&b, dumpgen.Options{Stacks: 4, Depth: 5, PythonDepth: 2, Functions: 3, Accum: true, Giants: 2}); err != nil {
+	if err := dumpgen.Write(&b, dumpgen.Options{Stacks: 4, Depth: 5, PythonDepth: 2, Functions: 3, Accum: true, Giants: 2, Small: 3}); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())
@@ -231,7 +240,7 @@ func FuzzParse(f *testing.F) {
 		if p.Period < 1 || len(p.SampleType) != 2 && len(p.SampleType) != 4 {
 			t.Fatalf("period %d, types %v", p.Period, p.SampleType)
 		}
-		if r := dump.Report; len(p.Sample) > r.Stacks || r.Stacks > bytes.Count(in, []byte("t*:")) {
+		if r := dump.Report; len(p.Sample) > r.Stacks+r.SmallStacks || r.Stacks+r.SmallStacks > bytes.Count(in, []byte("t*:")) {
 			t.Fatalf("%d samples of %d stacks", len(p.Sample), r.Stacks)
 		}
 		checkGiants(t, dump, in)

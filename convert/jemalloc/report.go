@@ -27,8 +27,10 @@ type Report struct {
 	// ShareFound is how much of the header's bytes the stacks account for: 1 for a whole dump, give or take what the
 	// program did while it was written.
 	ShareFound float64
-	// Estimate sums all stacks before rounding: alloc objects and bytes, inuse objects and bytes.
+	// Estimate sums jemalloc's stacks before rounding: alloc objects and bytes, inuse objects and bytes.
 	Estimate [4]float64
+	// SmallObjects and SmallBytes are the same for small Python objects, which jemalloc knows nothing of.
+	SmallObjects, SmallBytes float64
 
 	Stacks         int // @ entries with their t*: line
 	EmptyStacks    int // those without any frame: jemalloc could not unwind
@@ -40,6 +42,7 @@ type Report struct {
 	UnknownLines   int // of a kind that this reader does not know
 	GarbageLines   int // of a known kind, but not readable
 	LongLines      int // longer than 1 MiB; the rest of each was thrown away
+	SmallStacks    int // records of HEAPWIRE_OBJECTS
 	GiantsLeftOut  int // giant requests beyond the first 256
 	NamelessTokens int // Python locations whose function has no row in HEAPWIRE_FRAMES
 	UnmappedFrames int // distinct addresses in no mapping: JIT code, or mappings that are missing
@@ -86,6 +89,10 @@ func (p *parser) judge() {
 	r := &p.report
 	p.judgeMode()
 	last := len(r.Sections) - 1
+	every := "every stack is there"
+	if (p.tokens > 0 || last >= 0) && !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == sectionFrames }) {
+		every = "every stack of malloc is there" // small Python objects come shortly before the last section
+	}
 	if p.tokens > 0 || len(r.Sections) > 0 {
 		for _, name := range []string{sectionMeta, sectionBuildIDs, sectionFrames} {
 			if !slices.ContainsFunc(r.Sections, func(s Section) bool { return s.Name == name }) {
@@ -94,16 +101,18 @@ func (p *parser) judge() {
 		}
 	}
 	switch {
+	case last >= 0 && r.Sections[last].Name == sectionObjects && r.Sections[last].State == SectionCut:
+		r.Lost = sectionObjects + " is not whole: small Python objects are missing; every stack of malloc is there"
 	case !r.Mappings:
 		r.Lost = "stacks may be missing, and native frames have no file"
 	case !p.lines.whole && !p.lines.long && len(r.Sections) == 0:
-		r.Lost = "the list of mappings is not whole; every stack is there"
+		r.Lost = "the list of mappings is not whole; " + every
 	case len(r.Sections) == 0 && p.beyond:
-		r.Lost = "the list of mappings ends below code that ran; every stack is there"
+		r.Lost = "the list of mappings ends below code that ran; " + every
 	case last >= 0 && r.Sections[last].State == SectionCut:
-		r.Lost = r.Sections[last].Name + " is not whole; every stack is there"
+		r.Lost = r.Sections[last].Name + " is not whole; " + every
 	case slices.ContainsFunc(r.Sections, func(s Section) bool { return s.State == SectionMissing }):
-		r.Lost = "sections are missing; every stack is there"
+		r.Lost = "sections are missing; " + every
 	case !p.lines.whole:
 		r.Lost = "the last line is not whole"
 	}
@@ -218,6 +227,8 @@ func cost(section string) string {
 		return ": native frames cannot be checked against the files that are here"
 	case sectionGiant:
 		return ": giant requests may be missing"
+	case sectionObjects:
+		return ": small Python objects may be missing"
 	case sectionFrames:
 		return ": Python frames keep their line and lose their name"
 	}

@@ -16,7 +16,8 @@ const (
 	sectionMeta     = "HEAPWIRE_META"
 	sectionBuildIDs = "HEAPWIRE_BUILD_IDS"
 	sectionFrames   = "HEAPWIRE_FRAMES"
-	sectionGiant    = "HEAPWIRE_GIANT" // only where there was a giant request
+	sectionGiant    = "HEAPWIRE_GIANT"   // only where there was a giant request
+	sectionObjects  = "HEAPWIRE_OBJECTS" // only where small Python objects were sampled
 )
 
 // Section is one section of the shim's and what became of it.
@@ -84,6 +85,9 @@ func (p *parser) openSection(line []byte) bool {
 		p.handle = p.frameLine
 	case sectionGiant:
 		p.handle = p.giantLine
+	case sectionObjects:
+		p.smallBytes = 0
+		p.handle = p.smallLine
 	}
 	return true
 }
@@ -98,6 +102,7 @@ func (p *parser) closeSection(whole bool) {
 	case p.handle != nil:
 		p.section.State = SectionRead
 	}
+	p.endStack()
 	p.section, p.handle = nil, nil
 	p.part = inMappings
 }

@@ -101,7 +101,7 @@ func (p *parser) addStack(c counts, line []byte) {
 		p.report.EmptyStacks++
 		p.frames = append(p.frames, p.table.id(noStack))
 	}
-	v, ok := p.estimate(c)
+	v, ok := estimate(c, p.sampleBytes)
 	if !ok {
 		p.counted = false
 		p.garbage(line)
@@ -125,12 +125,12 @@ func (p *parser) addStack(c counts, line []byte) {
 }
 
 // estimate scales both pairs of a line. Objects without bytes cannot be: the allocator's smallest object has 8.
-func (p *parser) estimate(c counts) (v values, ok bool) {
+func estimate(c counts, sampleBytes float64) (v values, ok bool) {
 	if c.objects > 0 && c.bytes == 0 || c.accumObjects > 0 && c.accumBytes == 0 {
 		return v, false
 	}
-	v[inuseObjects], v[inuseSpace] = scale(c.objects, c.bytes, p.sampleBytes)
-	v[allocObjects], v[allocSpace] = scale(c.accumObjects, c.accumBytes, p.sampleBytes)
+	v[inuseObjects], v[inuseSpace] = scale(c.objects, c.bytes, sampleBytes)
+	v[allocObjects], v[allocSpace] = scale(c.accumObjects, c.accumBytes, sampleBytes)
 	for _, x := range v {
 		if !(x < maxEstimate) {
 			return v, false

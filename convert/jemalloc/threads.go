@@ -39,7 +39,7 @@ func (p *parser) threadLine(line []byte) {
 		}
 		return
 	}
-	v, ok := p.estimate(c)
+	v, ok := estimate(c, p.sampleBytes)
 	if !ok {
 		p.garbage(line)
 		return

@@ -21,11 +21,14 @@ type Dump struct {
 	Threads  []string // names of the threads 0, 1, ...; "" for none
 	Mappings []Mapping
 	// Plain leaves the shim's sections out.
-	Plain     bool
-	Meta      []Pair
-	Objects   []Object
-	Giants    []Giant
-	Functions []Function
+	Plain   bool
+	Meta    []Pair
+	Objects []Object
+	Giants  []Giant
+	Small   []Stack // of HEAPWIRE_OBJECTS; raw
+	// SmallSampleBytes is their sampling interval. Default: SampleBytes.
+	SmallSampleBytes int64
+	Functions        []Function
 }
 
 // Stack is one @ entry with its figures as printed.
@@ -111,6 +114,24 @@ func (d *Dump) Estimate() (inuse, alloc Values) {
 	return inuse, alloc
 }
 
+// EstimateSmall sums the estimates of small Python objects, which Estimate leaves out: no header counts them.
+func (d *Dump) EstimateSmall() Values {
+	var v Values
+	for _, s := range d.Small {
+		i, _ := s.Estimate(d.smallSampleBytes())
+		v.Objects += i.Objects
+		v.Bytes += i.Bytes
+	}
+	return v
+}
+
+func (d *Dump) smallSampleBytes() int64 {
+	if d.SmallSampleBytes == 0 {
+		return d.SampleBytes
+	}
+	return d.SmallSampleBytes
+}
+
 // printed is what a header shows for totals in unbiased mode: the formula, inverted.
 func printed(v Values, sampleBytes int64) (uint64, uint64) {
 	if v.Objects == 0 {
@@ -144,15 +165,8 @@ func (d *Dump) Write(w io.Writer) error {
 	for i, name := range d.Threads {
 		counts(out, fmt.Sprintf("t%d", i), h, name)
 	}
-	line := make([]byte, 0, 4096)
 	for _, s := range d.Stacks {
-		line = append(line[:0], '@')
-		for _, f := range s.Frames {
-			line = append(line, " 0x"...)
-			line = appendHex(line, f)
-		}
-		out.Write(append(line, '\n'))
-		counts(out, "t*", s, "")
+		record(out, s)
 		counts(out, fmt.Sprintf("t%d", s.Thread), s, "")
 	}
 	out.WriteString("\nMAPPED_LIBRARIES:\n")
@@ -196,11 +210,28 @@ func (d *Dump) sections(out *bytes.Buffer) {
 		}
 		out.WriteByte('\n')
 	}
+	if len(d.Small) > 0 {
+		fmt.Fprintf(out, "\nHEAPWIRE_OBJECTS: 1\nheap_v2/%d\n", d.smallSampleBytes())
+	}
+	for _, s := range d.Small {
+		record(out, s)
+	}
 	out.WriteString("\nHEAPWIRE_FRAMES: 1\n")
 	for _, f := range d.Functions {
 		fmt.Fprintf(out, "%d\t%s\t%s\t%d\n", f.ID, escape.Replace(f.Name), escape.Replace(f.File), f.Line)
 	}
 	out.WriteString("\n")
+}
+
+// record writes a stack and its line for all threads.
+func record(out *bytes.Buffer, s Stack) {
+	line := append(make([]byte, 0, 20*len(s.Frames)+2), '@')
+	for _, f := range s.Frames {
+		line = append(line, " 0x"...)
+		line = appendHex(line, f)
+	}
+	out.Write(append(line, '\n'))
+	counts(out, "t*", s, "")
 }
 
 func counts(out *bytes.Buffer, who string, s Stack, name string) {
@@ -232,6 +263,7 @@ type Options struct {
 	Accum       bool  // with cumulative figures
 	Raw, Plain  bool
 	Threads     int // default 1
+	Small       int // records of small Python objects, every other one with a stack that malloc has too
 	Giants      int // giant requests, each of another size, with the stacks of the first samples
 	Seed        uint64
 }
@@ -323,6 +355,15 @@ func Generate(o Options) *Dump {
 			}
 		}
 		d.Stacks = append(d.Stacks, s)
+	}
+	for i := range o.Small {
+		frames := d.Stacks[i%len(d.Stacks)].Frames
+		if i%2 == 1 {
+			frames = frames[1:]
+		}
+		s := Stack{Frames: frames, Objects: 1 + r.Uint64N(20)}
+		s.Bytes = s.Objects * 16 * (1 + r.Uint64N(32))
+		d.Small = append(d.Small, s)
 	}
 	accum := "0"
 	if o.Accum {
