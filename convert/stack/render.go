@@ -16,6 +16,7 @@ type Frame struct {
 	Function string // qualified name, symbol, or "libfoo.so!0x1234" for a frame without one
 	File     string // source file of a Python frame; the object's path of a native one; may be empty
 	Line     int64  // 0 if not known
+	Start    int64  // line of the function's header, 0 if not known: a line keeps its distance from it where code moves
 	Python   bool
 }
 
@@ -30,7 +31,7 @@ func frame(l *profile.Location) Frame {
 		return f
 	}
 	line := l.Line[0]
-	f.Function, f.Line = line.Function.Name, line.Line
+	f.Function, f.Line, f.Start = line.Function.Name, line.Line, line.Function.StartLine
 	if line.Function.Filename != "" || f.Python {
 		f.File = line.Function.Filename
 	}
@@ -78,4 +79,18 @@ func BaseName(file string) string {
 		return ""
 	}
 	return path.Base(file)
+}
+
+// Size is a number of bytes as a person reads it: "512 B", "64.9 MiB".
+func Size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for (v >= 1024 || v <= -1024) && i < len(units)-1 {
+		v /= 1024
+		i++
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
 }

@@ -82,18 +82,7 @@ func innermost(frames []Frame) string {
 }
 
 // size is a number of bytes as a person reads it.
-func size(n int64) string {
-	v, unit := float64(n), 0
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	for (v >= 1024 || v <= -1024) && unit < len(units)-1 {
-		v /= 1024
-		unit++
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[unit])
-}
+func size(n int64) string { return stack.Size(n) }
 
 // WriteText writes a page that a person reads: what is held, by which lines, at the dump, at the peak and at the last
 // out-of-memory error, and the verdicts on leaks and fragmentation with their numbers. rows is how many lines a table has.

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compare
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Shape says how a stack's bytes went over a series of dumps.
+type Shape string
+
+const (
+	Growing   Shape = "growing"        // rises in both halves, and its lows rise with it
+	Grew      Shape = "grew"           // rose in both halves; whether it goes on is within the sampling error
+	LevelsOff Shape = "levels off"     // rose, and has stopped, or nearly
+	Jump      Shape = "jump"           // rose in the last dumps only: nobody can tell yet what it is going to do
+	UpAndDown Shape = "comes and goes" // its lows do not rise
+	Unsure    Shape = "within error"   // the rise is within the sampling error
+	TooFew    Shape = "two dumps"      // what it does between them is not known
+	Shrinking Shape = "shrinks"        // holds less than at first
+	Steady    Shape = "steady"         // holds what it held
+)
+
+const (
+	// minDumps is how many dumps it takes to tell growing from having grown.
+	minDumps = 3
+	// standsOut is how many standard errors a change takes to be told as one in a table: by chance once in 700 stacks.
+	standsOut = 3
+	// slowed is the share of its mean rate at which what still grows is said to level off.
+	slowed = 0.5
+	// tail is the part of the time, its last, whose rate that is.
+	tail = 3
+	// doubt is how many standard errors a rank takes off the growth.
+	doubt = 2
+	// begun is the share of its growth that a stack may have had before it is said to begin.
+	begun = 0.1
+	// straight is the least share that growth has in all movement up and down of the lows.
+	straight = 0.5
+)
+
+// Growth is a stack and how it went from a process's first dump to its last, or from its start if it made only one.
+type Growth struct {
+	Key uint64
+	Named
+	First, Last, Most int64 // bytes held
+	Objects           int64 // held last
+	// Steady is the part of the growth that goes on: twice the slower half of it, by the lows. What came at once, what comes
+	// and goes, and what has stopped have little of it or none.
+	Steady int64
+	// sure is what is left of Steady when the sampling error is against it. Rows are ranked by it.
+	sure float64
+	// Sigma is the standard error of Last-First, from sampling alone.
+	Sigma float64
+	// Confidence is the probability that it has grown, given the sampling error.
+	Confidence float64
+	// PerSecond is the slope of a straight line through all dumps, with its standard error, from sampling and from how far
+	// the dumps lie from the line; PerDump the same by dump, PerStep by training step; 0 where that is not known.
+	PerSecond, PerSecondError float64
+	PerDump, PerStep          float64
+	// FirstSeen is the first dump that has the stack, 0 for the first of all; Since the dump from whose span on it grows.
+	FirstSeen, Since int
+	// Share is Last / live bytes of the last dump.
+	Share float64
+	Shape Shape
+}
+
+// Bytes is what it grew by.
+func (g Growth) Bytes() int64 { return g.Last - g.First }
+
+// Growth gives the stacks of the series that grew, the steadiest first. Stacks without a name are left out.
+func (s *Series) Growth(names map[uint64]Named) []Growth {
+	var grown []Growth
+	for key, t := range s.tracks {
+		g := s.judge(t)
+		if g.Bytes() <= 0 && s.dumps > 1 {
+			continue
+		}
+		named, ok := names[key]
+		if !ok {
+			continue
+		}
+		g.Key, g.Named = key, named
+		grown = append(grown, g)
+	}
+	Rank(grown)
+	return grown
+}
+
+// Total judges all live bytes as one stack.
+func (s *Series) Total() Growth { return s.judge(&s.live) }
+
+// Rank sorts by steady growth, as much of it as is sure, then by growth.
+func Rank(grown []Growth) { slices.SortFunc(grown, byRank) }
+
+func byRank(a, b Growth) int {
+	return cmp.Or(cmp.Compare(b.sure, a.sure), cmp.Compare(b.Bytes(), a.Bytes()), cmp.Compare(a.String(), b.String()), cmp.Compare(a.Key, b.Key))
+}
+
+// judge tells a track's course.
+func (s *Series) judge(t *track) Growth {
+	g := Growth{First: t.first.Bytes, Last: t.last.Bytes, Most: t.most, Objects: t.last.Objects, FirstSeen: t.seen}
+	if s.last.Live.Bytes > 0 {
+		g.Share = float64(g.Last) / float64(s.last.Live.Bytes)
+	}
+	if s.dumps == 1 {
+		// All it holds has come since the process's start.
+		g.First, g.Steady, g.sure = 0, g.Last, float64(g.Last)
+	}
+	g.Sigma = s.sigma(t, float64(g.First), float64(g.Last))
+	z := deviations(float64(g.Bytes()), g.Sigma)
+	g.Confidence = confidence(z)
+	s.slope(t, &g)
+	g.Shape = s.shape(t, &g, z)
+	return g
+}
+
+// sigma is the standard error of the difference of two estimates of the same stack.
+func (s *Series) sigma(t *track, a, b float64) float64 {
+	size := 0.0 // of an object
+	switch {
+	case t.last.Objects > 0:
+		size = float64(t.last.Bytes) / float64(t.last.Objects)
+	case t.first.Objects > 0:
+		size = float64(t.first.Bytes) / float64(t.first.Objects)
+	}
+	sum := 0.0
+	for _, v := range []float64{a, b} {
+		objects := 0.0
+		if size > 0 {
+			objects = v / size
+		}
+		sum += variance(v, objects, max(s.first.Rate, s.last.Rate))
+	}
+	return math.Sqrt(sum)
+}
+
+// slope fits a straight line.
+func (s *Series) slope(t *track, g *Growth) {
+	if s.dumps < 2 {
+		return
+	}
+	n := float64(s.dumps)
+	g.PerDump = float64(g.Bytes()) / (n - 1)
+	if steps := s.last.Step - s.first.Step; s.first.Step >= 0 && steps > 0 {
+		g.PerStep = float64(g.Bytes()) / float64(steps)
+	}
+	spread := s.squares - s.times*s.times/n
+	if d := s.Duration().Seconds(); d > 0 && spread > 0 {
+		product := t.timed - s.times*t.sum/n
+		g.PerSecond = product / spread
+		square := math.Pow(g.Sigma/d, 2)
+		if s.dumps >= minDumps {
+			left := max(t.square-t.sum*t.sum/n-g.PerSecond*product, 0)
+			square += left / (n - 2) / spread
+		}
+		g.PerSecondError = math.Sqrt(square)
+	}
+}
+
+// shape judges by the lows, which what comes and goes does not lift.
+func (s *Series) shape(t *track, g *Growth, z float64) Shape {
+	if s.dumps < minDumps {
+		if s.dumps == 2 {
+			g.Steady = max(g.Bytes(), 0)
+			g.sure = max(float64(g.Bytes())-doubt*g.Sigma, 0)
+		}
+		switch {
+		case z >= standsOut:
+			return TooFew
+		case z <= -standsOut:
+			return Shrinking
+		}
+		return Unsure
+	}
+	last := len(s.spans) - 1
+	if s.width > 1 && s.spans[last].dumps < s.width {
+		last-- // it may not have had its low yet; if it has, it counts
+		whole := *t
+		whole.floor[last] = min(t.floor[last], t.floor[last+1])
+		t = &whole
+	}
+	low := func(i int) float64 { return float64(t.floor[i]) }
+	total := low(last) - low(0)
+	z = min(z, deviations(total, s.sigma(t, low(0), low(last))))
+	if z < standsOut {
+		ends := max(low(0), low(last))
+		switch {
+		case deviations(float64(t.most)-ends, s.sigma(t, float64(t.most), ends)) >= standsOut+doubt: // the largest of many
+			return UpAndDown
+		case z <= -standsOut:
+			return Shrinking
+		case g.Bytes() > 0 && z > 1:
+			return Unsure
+		}
+		return Steady
+	}
+	from, before := 0, 0.0
+	for i := 1; i < last; i++ {
+		if low(i)-low(0) <= begun*total {
+			from = i
+			before = float64(slices.Max(t.floor[:i]))
+		}
+	}
+	g.Since = s.dumpOf(from)
+	if before-low(from) > straight*total || total < straight*moved(t.floor[from:last+1]) {
+		return UpAndDown
+	}
+	if last-from < 2 {
+		return Jump
+	}
+	half := from + (last-from)/2
+	early, late := s.rise(t, from, half), s.rise(t, half, last)
+	g.Steady = int64(max(0, min(total, early.bytes/early.time, late.bytes/late.time)))
+	g.sure = max(0, min(total, (early.bytes-doubt*early.sigma)/early.time, (late.bytes-doubt*late.sigma)/late.time))
+	end := s.rise(t, last-max(1, (last-from)/tail), last)
+	mean := total / s.part(from, last)
+	goesOn := func(side float64) bool {
+		return (end.bytes+side*end.sigma)/end.time >= slowed*mean && (late.bytes+side*late.sigma)/late.time >= slowed*mean
+	}
+	switch {
+	case goesOn(-1):
+		return Growing
+	case goesOn(1):
+		return Grew
+	}
+	return LevelsOff
+}
+
+// rise is by how much the lows of a stack rose from one span to a later one.
+type rise struct {
+	bytes, sigma float64
+	time         float64 // share of all the time
+}
+
+func (s *Series) rise(t *track, from, to int) rise {
+	a, b := float64(t.floor[from]), float64(t.floor[to])
+	return rise{bytes: b - a, sigma: s.sigma(t, a, b), time: s.part(from, to)}
+}
+
+// moved is all movement up and down.
+func moved(lows []int64) float64 {
+	sum := int64(0)
+	for i := 1; i < len(lows); i++ {
+		sum += max(lows[i]-lows[i-1], lows[i-1]-lows[i])
+	}
+	return float64(sum)
+}
+
+// part is the share of the time that some spans take. It is near to their share in number, since dumps that something set off
+// lie close to each other and would make the rates what they like.
+func (s *Series) part(from, to int) float64 {
+	number := float64(to-from) / float64(len(s.spans)-1)
+	whole := s.spans[len(s.spans)-1].end
+	if whole <= 0 {
+		return number
+	}
+	return max(number/1.5, min(number*1.5, (s.spans[to].end-s.spans[from].end)/whole))
+}
+
+// dumpOf is the number of the last dump in a span.
+func (s *Series) dumpOf(span int) int {
+	dumps := -1
+	for _, sp := range s.spans[:span+1] {
+		dumps += sp.dumps
+	}
+	return dumps
+}
+
+// Merged is a stack's growth in all processes that have it.
+type Merged struct {
+	Growth  // summed; the shape is that of the part that is steadiest
+	Parts   []Part
+	Differs []Part // those that grew by something else than most, see [Merge]
+}
+
+// Part is a process's share in it.
+type Part struct {
+	Process string
+	Growth
+}
+
+// Merge adds up the growth of several processes by stack, the steadiest first. A part differs if its growth is off the median
+// of all processes by more than the sampling error explains, and by more than a quarter of the largest; processes that do not
+// have the stack count with 0.
+func Merge(parts map[string][]Growth) []Merged {
+	byKey := map[uint64]*Merged{}
+	var order []*Merged
+	processes := make([]string, 0, len(parts))
+	for process := range parts {
+		processes = append(processes, process)
+	}
+	slices.Sort(processes)
+	for _, process := range processes {
+		for _, g := range parts[process] {
+			m := byKey[g.Key]
+			if m == nil {
+				m = &Merged{Growth: Growth{Key: g.Key, Named: g.Named, FirstSeen: g.FirstSeen, Shape: g.Shape}}
+				byKey[g.Key] = m
+				order = append(order, m)
+			}
+			m.Parts = append(m.Parts, Part{process, g})
+			m.First += g.First
+			m.Last += g.Last
+			m.Most += g.Most
+			m.Objects += g.Objects
+			m.Steady += g.Steady
+			m.sure += g.sure
+			m.Sigma = math.Hypot(m.Sigma, g.Sigma)
+			m.PerSecond += g.PerSecond
+			m.PerSecondError = math.Hypot(m.PerSecondError, g.PerSecondError)
+			m.PerDump += g.PerDump
+			m.PerStep += g.PerStep
+			m.FirstSeen = min(m.FirstSeen, g.FirstSeen)
+		}
+	}
+	out := make([]Merged, 0, len(order))
+	for _, m := range order {
+		slices.SortStableFunc(m.Parts, func(a, b Part) int {
+			return byRank(a.Growth, b.Growth)
+		})
+		m.Shape, m.Since = m.Parts[0].Shape, m.Parts[0].Since
+		m.Confidence = confidence(deviations(float64(m.Bytes()), m.Sigma))
+		m.differing(len(processes))
+		out = append(out, *m)
+	}
+	slices.SortStableFunc(out, func(a, b Merged) int { return byRank(a.Growth, b.Growth) })
+	return out
+}
+
+func (m *Merged) differing(processes int) {
+	if processes < 2 {
+		return
+	}
+	grown := make([]int64, processes)
+	var largest int64
+	for i, p := range m.Parts {
+		grown[i] = p.Bytes()
+		largest = max(largest, grown[i])
+	}
+	slices.Sort(grown)
+	median := grown[(processes-1)/2]
+	for _, p := range m.Parts {
+		off := float64(p.Bytes() - median)
+		if deviations(math.Abs(off), p.Sigma) >= standsOut && math.Abs(off) > float64(largest)/4 {
+			m.Differs = append(m.Differs, p)
+		}
+	}
+}
