@@ -14,6 +14,9 @@
  * process is not profiled. */
 HW_EXPORT int heapwire_dump(void);
 
+/* The same, with what the dump is to say set it off: UTF-8, at most 95 bytes of it. */
+HW_EXPORT int heapwire_dump_why(const char *why);
+
 /* Is this process profiled? 0, or ESRCH. */
 HW_EXPORT int heapwire_profiled(void);
 
@@ -28,6 +31,12 @@ HW_EXPORT void heapwire_step(uint64_t step);
 HW_EXPORT int heapwire_dump(void)
 {
 	return hw_clock_request(false, 30000, 30000);
+}
+
+HW_EXPORT int heapwire_dump_why(const char *why)
+{
+	hw_clock_why(why);
+	return heapwire_dump();
 }
 
 HW_EXPORT int heapwire_profiled(void)

@@ -135,6 +135,43 @@ static uint64_t time_to_sleep(uint64_t next_second, uint64_t arm_after)
 	return hw_exit_armed() ? sleep : min64(sleep, arm_after);
 }
 
+/* What the program called the dump that it asks for. One at a time: of several that ask at once, and have one dump, the
+ * first is named. */
+static char asked_why[96];
+static _Atomic int why_state; /* 0 free, 1 being written, 2 there */
+
+void hw_clock_why(const char *why)
+{
+	int nobody = 0;
+	if (!*why || !atomic_compare_exchange_strong(&why_state, &nobody, 1))
+		return;
+	size_t n = 0, left = strlen(why);
+	for (const unsigned char *p = (const unsigned char *)why; left;) {
+		size_t len = hw_utf8_len(p, left);
+		if (n + (len ? len : 1) >= sizeof asked_why)
+			break;
+		if (!len)
+			asked_why[n++] = '?';
+		else if (*p < 0x20 || *p == 0x7f)
+			asked_why[n++] = ' '; /* a line is a line */
+		else
+			for (size_t i = 0; i < len; i++)
+				asked_why[n++] = (char)p[i];
+		p += len ? len : 1;
+		left -= len ? len : 1;
+	}
+	asked_why[n] = 0;
+	atomic_store(&why_state, 2);
+}
+
+static void take_why(char *to)
+{
+	bool there = atomic_load(&why_state) == 2;
+	strcpy(to, there ? asked_why : "");
+	if (there)
+		atomic_store(&why_state, 0);
+}
+
 static void *clock_main(void *arg)
 {
 	(void)arg;
@@ -176,7 +213,9 @@ static void *clock_main(void *arg)
 		}
 		seen = w;
 		bool leaving = atomic_exchange(&exits, 0);
-		atomic_store(&last_result, take(leaving ? "exit" : "api", ""));
+		char why[sizeof asked_why];
+		take_why(why);
+		atomic_store(&last_result, take(leaving ? "exit" : "api", why));
 		/* What follows an exit dump is the interpreter taking itself apart: a later dump would show a heap that nobody
 		 * asks for, as the newest one. */
 		if (leaving)
@@ -249,6 +288,7 @@ void hw_clock_forked(void)
 	last_set_off = 0;
 	atomic_store(&stopping, false);
 	atomic_store(&exits, 0);
+	atomic_store(&why_state, 0);
 	atomic_store(&wanted, 0);
 	atomic_store(&finished, 0);
 	atomic_store(&running, spawn()); /* without words: the parent's stderr is not the place for a child's thread limit */

@@ -13,6 +13,9 @@ bool hw_clock_started(void);
  * for jemalloc's part of it. 0, or the errno of what went wrong. Lock-free: callable from anywhere outside the sampling hook. */
 int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms);
 
+/* Before hw_clock_request: what the next dump that somebody asks for says set it off. Any thread. */
+void hw_clock_why(const char *why);
+
 /* Has the thread look at once. Callable from a signal handler and from inside malloc. */
 void hw_clock_wake(void);
 
