@@ -490,3 +490,56 @@ func killAnywhere(t *testing.T, env []string, spool string, command ...string) (
 	}
 	return pid, killed
 }
+
+func threadsProgram(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "threads")
+	if text, err := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", out, "testdata/threads.c", "-lpthread", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, text)
+	}
+	return out
+}
+
+// dlopen takes two locks of the loader's; a callback of dl_iterate_phdr that calls dlopen takes them in the other order. A
+// library that is loaded meanwhile hangs the program; the exporter is there already.
+func TestTheLibraryIsNotLoadedUnderALockThatSomebodyHas(t *testing.T) {
+	program := threadsProgram(t)
+	const patience = 5 * time.Second
+	hung := false
+	for i := 0; i < 5 && !hung; i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		cmd := exec.CommandContext(ctx, program, "iterate", library(t))
+		out, err := cmd.CombinedOutput()
+		if hung = ctx.Err() != nil; !hung && err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		cancel()
+	}
+	rounds := 5
+	if soaking() {
+		rounds = 100
+	}
+	for range rounds {
+		env := environment(t, t.TempDir(), "http://127.0.0.1:1", "HEAPWIRE_TARGET=all")
+		if e := job(t, env, program, "iterate"); e.status != 0 {
+			t.Fatalf("status %d\n%s", e.status, e.stderr)
+		}
+	}
+	if !hung {
+		t.Skip("did no harm, but cannot tell here: a dlopen at that time does none either")
+	}
+}
+
+// When the last thread of the program's own ends, so does the process.
+func TestTheExportersThreadsKeepNoProcess(t *testing.T) {
+	r := receiver(t)
+	spool := t.TempDir()
+	e := job(t, environment(t, spool, r.HTTP, "HEAPWIRE_TARGET=all"), threadsProgram(t), "last")
+	if e.status != 0 || e.stderr != "" {
+		t.Errorf("status %d\n%s", e.status, e.stderr)
+	}
+	left, err := filepath.Glob(filepath.Join(spool, "*", "*.heap"))
+	if err != nil || len(left)+len(r.Received()) == 0 {
+		t.Errorf("left %v, %v; %d arrived", left, err, len(r.Received()))
+	}
+}
