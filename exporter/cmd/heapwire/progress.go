@@ -15,7 +15,7 @@ import (
 // slow is how long a file must take before a bar says how far it is.
 const slow = time.Second
 
-// progress shows how far large files are. The zero value, and nil, show nothing.
+// progress shows how far large files are. Nil shows nothing.
 type progress struct{ w io.Writer }
 
 // newProgress shows bars where w is a terminal, and nothing elsewhere.
@@ -29,14 +29,12 @@ func newProgress(w io.Writer) *progress {
 // watch shows how much of r, which has size bytes, was read. Close takes the bar off the terminal.
 func (p *progress) watch(path string, r io.Reader, size int64) *watched {
 	w := &watched{r: r, began: time.Now()}
-	if p != nil && p.w != nil && size > 0 {
-		w.open = func() *progressbar.ProgressBar {
-			return progressbar.NewOptions64(size,
-				progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(oneLine(filepath.Base(path))),
-				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionSetWidth(24),
-				progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
-				progressbar.OptionSetPredictTime(true))
-		}
+	if p != nil && size > 0 {
+		// Nothing is drawn before the first Set64; the rate counts from here.
+		w.bar = progressbar.NewOptions64(size,
+			progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(oneLine(filepath.Base(path))),
+			progressbar.OptionShowBytes(true), progressbar.OptionShowCount(), progressbar.OptionUseIECUnits(true),
+			progressbar.OptionSetWidth(24), progressbar.OptionThrottle(100*time.Millisecond))
 	}
 	return w
 }
@@ -45,20 +43,15 @@ type watched struct {
 	r     io.Reader
 	began time.Time
 	n     int64
-	open  func() *progressbar.ProgressBar // nil: no bar
-	bar   *progressbar.ProgressBar
+	bar   *progressbar.ProgressBar // nil: none
+	drawn bool
 }
 
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.r.Read(b)
 	w.n += int64(n)
-	if w.open == nil {
-		return n, err
-	}
-	if w.bar == nil && time.Since(w.began) >= slow {
-		w.bar = w.open()
-	}
-	if w.bar != nil {
+	if w.bar != nil && time.Since(w.began) >= slow {
+		w.drawn = true
 		_ = w.bar.Set64(w.n)
 	}
 	return n, err
@@ -66,9 +59,8 @@ func (w *watched) Read(b []byte) (int, error) {
 
 // Close takes the bar away.
 func (w *watched) Close() {
-	if w.bar != nil {
+	if w.drawn {
 		_ = w.bar.Clear()
-		_ = w.bar.Exit()
 	}
-	w.open = nil
+	w.bar, w.drawn = nil, false
 }
