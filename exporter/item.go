@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -212,6 +213,13 @@ func itemOf(e *entry, id sink.Identity, heap *convert.Heap) *sink.Item {
 		Identity: id, Process: e.process.claim.Name(), Base: strings.TrimSuffix(e.dump.Name, ".heap"),
 		Seq: e.dump.Seq, Reason: e.dump.Reason, Time: heap.Meta.Time, Duration: heap.Meta.Interval,
 		Kind: hostKind, View: liveView, Profile: heap.Profile, Figures: heap.Meta.Figures,
+	}
+	if heap.Meta.Step != nil {
+		it.Figures = maps.Clone(it.Figures)
+		if it.Figures == nil {
+			it.Figures = map[string]int64{}
+		}
+		it.Figures["step"] = *heap.Meta.Step
 	}
 	for _, g := range heap.Giants {
 		it.Giants = append(it.Giants, g.Line())

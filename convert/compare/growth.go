@@ -174,14 +174,9 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 		}
 		return Unsure
 	}
-	last := len(s.spans) - 1
-	if s.width > 1 && s.spans[last].dumps < s.width {
-		last-- // it may not have had its low yet; if it has, it counts
-		whole := *t
-		whole.floor[last] = min(t.floor[last], t.floor[last+1])
-		t = &whole
-	}
-	low := func(i int) float64 { return float64(t.floor[i]) }
+	points := s.points(t)
+	last := len(points) - 1
+	low := func(i int) float64 { return points[i].low }
 	total := low(last) - low(0)
 	z = min(z, deviations(total, s.sigma(t, low(0), low(last))))
 	if z < standsOut {
@@ -200,22 +195,25 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 	for i := 1; i < last; i++ {
 		if low(i)-low(0) <= begun*total {
 			from = i
-			before = float64(slices.Max(t.floor[:i]))
+			before = slices.MaxFunc(points[:i], func(a, b point) int { return cmp.Compare(a.low, b.low) }).low
 		}
 	}
-	g.Since = s.dumpOf(from)
-	if before-low(from) > straight*total || total < straight*moved(t.floor[from:last+1]) {
+	g.Since = points[from].dump
+	if before-low(from) > straight*total || total < straight*moved(points[from:]) {
 		return UpAndDown
 	}
 	if last-from < 2 {
 		return Jump
 	}
+	rise := func(from, to int) rise {
+		return rise{bytes: low(to) - low(from), sigma: s.sigma(t, low(from), low(to)), time: part(points, from, to)}
+	}
 	half := from + (last-from)/2
-	early, late := s.rise(t, from, half), s.rise(t, half, last)
+	early, late := rise(from, half), rise(half, last)
 	g.Steady = int64(max(0, min(total, early.bytes/early.time, late.bytes/late.time)))
 	g.sure = max(0, min(total, (early.bytes-doubt*early.sigma)/early.time, (late.bytes-doubt*late.sigma)/late.time))
-	end := s.rise(t, last-max(1, (last-from)/tail), last)
-	mean := total / s.part(from, last)
+	end := rise(last-max(1, (last-from)/tail), last)
+	mean := total / part(points, from, last)
 	goesOn := func(side float64) bool {
 		return (end.bytes+side*end.sigma)/end.time >= slowed*mean && (late.bytes+side*late.sigma)/late.time >= slowed*mean
 	}
@@ -228,44 +226,58 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 	return LevelsOff
 }
 
-// rise is by how much the lows of a stack rose from one span to a later one.
+// point is a span as shape sees it.
+type point struct {
+	low  float64
+	at   float64 // seconds since the first dump, of the last dump in it
+	dump int     // the number of that dump
+}
+
+// points gives the lows of a stack. A span that is not whole may not have had its low yet, and a dump that follows another at
+// once, as those do that something set off, shows no growth of its own: both go with the span before.
+func (s *Series) points(t *track) []point {
+	const atOnce = 0.2 // of the mean distance
+	n := len(s.spans)
+	apart := s.spans[n-1].end / float64(n-1) * atOnce
+	var out []point
+	dump := -1
+	for i, sp := range s.spans {
+		dump += sp.dumps
+		p := point{low: float64(t.floor[i]), at: sp.end, dump: dump}
+		if k := len(out) - 1; k > 0 && (p.at-out[k].at < apart || i == n-1 && sp.dumps < s.width) {
+			if p.low < out[k].low {
+				out[k] = p
+			}
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// rise is by how much the lows rose from one point to a later one.
 type rise struct {
 	bytes, sigma float64
 	time         float64 // share of all the time
 }
 
-func (s *Series) rise(t *track, from, to int) rise {
-	a, b := float64(t.floor[from]), float64(t.floor[to])
-	return rise{bytes: b - a, sigma: s.sigma(t, a, b), time: s.part(from, to)}
-}
-
 // moved is all movement up and down.
-func moved(lows []int64) float64 {
-	sum := int64(0)
-	for i := 1; i < len(lows); i++ {
-		sum += max(lows[i]-lows[i-1], lows[i-1]-lows[i])
+func moved(points []point) float64 {
+	sum := 0.0
+	for i := 1; i < len(points); i++ {
+		sum += math.Abs(points[i].low - points[i-1].low)
 	}
-	return float64(sum)
+	return sum
 }
 
-// part is the share of the time that some spans take. It is near to their share in number, since dumps that something set off
-// lie close to each other and would make the rates what they like.
-func (s *Series) part(from, to int) float64 {
-	number := float64(to-from) / float64(len(s.spans)-1)
-	whole := s.spans[len(s.spans)-1].end
+// part is the share of the time from one point to another. It is near to their share in number: programs are not clocks.
+func part(points []point, from, to int) float64 {
+	number := float64(to-from) / float64(len(points)-1)
+	whole := points[len(points)-1].at
 	if whole <= 0 {
 		return number
 	}
-	return max(number/1.5, min(number*1.5, (s.spans[to].end-s.spans[from].end)/whole))
-}
-
-// dumpOf is the number of the last dump in a span.
-func (s *Series) dumpOf(span int) int {
-	dumps := -1
-	for _, sp := range s.spans[:span+1] {
-		dumps += sp.dumps
-	}
-	return dumps
+	return max(number/1.5, min(number*1.5, (points[to].at-points[from].at)/whole))
 }
 
 // Merged is a stack's growth in all processes that have it.

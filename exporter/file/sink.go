@@ -38,7 +38,7 @@ type Config struct {
 	Version string
 }
 
-// Sink writes files. All of them are readable by their owner only, and appear whole.
+// Sink writes files. Profiles carry the figures of their dump as comments ([Notes]). All files are readable by their owner only, and appear whole.
 //
 //	<Dir>/<process>/<seq>.<reason>.pb.gz       every dump
 //	<Dir>/<process>/<seq>.<reason>.otlp.json   on request
@@ -89,6 +89,7 @@ func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
 	var gz bytes.Buffer
 	own, err := private(it.Profile)
 	if err == nil {
+		annotate(own, it)
 		err = own.Write(&gz)
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,7 +72,10 @@ func TestFilesOfADump(t *testing.T) {
 	s := open(t, file.Config{Dir: dir, JSON: true, Version: "0.1.0"})
 	p := profiletest.Heap()
 	before := p.String()
-	if err := s.Export(t.Context(), item(p)); err != nil {
+	it := item(p)
+	it.Identity.Rank, it.Identity.Forked = "5", true
+	it.Figures, it.Giants = map[string]int64{"rss": 1 << 30, "allocated": 1 << 29, "step": 70}, []string{"request of 8.0 GiB by malloc"}
+	if err := s.Export(t.Context(), it); err != nil {
 		t.Fatal(err)
 	}
 	const proc = "node7-4242-8123456/"
@@ -88,7 +92,14 @@ func TestFilesOfADump(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back.String() != before {
+	wantNotes := file.Notes{
+		Service: "trainer", Rank: "5", Reason: "interval", View: "live", Seq: 3, Forked: true,
+		Figures: map[string]int64{"rss": 1 << 30, "allocated": 1 << 29, "step": 70}, Giants: []string{"request of 8.0 GiB by malloc"},
+	}
+	if notes := file.NotesOf(back); !reflect.DeepEqual(notes, wantNotes) {
+		t.Errorf("notes %+v, want %+v", notes, wantNotes)
+	}
+	if back.Comments = nil; back.String() != before {
 		t.Error("the written profile is another one")
 	}
 	if p.String() != before {

@@ -17,6 +17,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitOver    = 3 // growth --fail-on, diff --fail-over
 )
 
 // version is set by the linker: -ldflags "-X main.version=1.2.3".
@@ -80,7 +81,8 @@ func newRoot() *cobra.Command {
 		Short: "Which line holds the memory, and since when",
 		Long: `Heapwire tells which line of a Python or C++ job holds the memory.
 
-Exit status: 0 fine, 1 failure, 2 wrong usage; "heapwire run" has the job's own.`,
+Exit status: 0 fine, 1 failure, 2 wrong usage, 3 over what diff --fail-over or growth --fail-on allow; "heapwire run" has the
+job's own.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("no command %q", args[0])
@@ -95,7 +97,7 @@ Exit status: 0 fine, 1 failure, 2 wrong usage; "heapwire run" has the job's own.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SetOut(os.Stdout)
 	root.SetErr(os.Stderr)
-	root.AddCommand(newRun(), newConvert(), newPush(), newEnv(), newVersion())
+	root.AddCommand(newRun(), newConvert(), newPush(), newGrowth(), newEnv(), newVersion())
 	return root
 }
 
