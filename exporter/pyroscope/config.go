@@ -64,6 +64,9 @@ type Config struct {
 	// Stale says what becomes of a profile that is older than MaxAge, which the server refuses.
 	Stale Stale
 
+	// StaleSetting is what Stale is called where it is set, for messages; EnvStale.
+	StaleSetting string
+
 	// Timeout bounds one push.
 	Timeout time.Duration
 

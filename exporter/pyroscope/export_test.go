@@ -15,9 +15,9 @@ func Shape(it *sink.Item) (*profile.Profile, error) {
 
 // PushRequest encodes a request.
 func PushRequest(labels [][2]string, profile []byte) []byte {
-	var ls []label
+	var ls []Label
 	for _, l := range labels {
-		ls = append(ls, label{l[0], l[1]})
+		ls = append(ls, Label{l[0], l[1]})
 	}
 	return pushRequest(ls, profile)
 }

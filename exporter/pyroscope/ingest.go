@@ -25,7 +25,7 @@ var errNoPush = errors.New("the server does not know " + pushPath)
 
 // ingest sends a part by POST /ingest, which servers had before push.v1. Their clients are written for a queue that drops
 // what it cannot send; here each request is made alone, and its outcome is taken from the HTTP client given to them.
-func (s *Sink) ingest(ctx context.Context, it *sink.Item, ls []label, p part) error {
+func (s *Sink) ingest(ctx context.Context, it *sink.Item, to Series, p part) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	client := &ingestClient{ctx: ctx, client: s.client}
@@ -34,7 +34,7 @@ func (s *Sink) ingest(ctx context.Context, it *sink.Item, ls []label, p part) er
 		headers[k] = v
 	}
 	r, err := remote.NewRemote(remote.Config{
-		Address: s.base, TenantID: s.cfg.TenantID, HTTPHeaders: headers, Threads: 1, Timeout: s.cfg.Timeout, Logger: silent{}, HTTPClient: client,
+		Address: s.base, TenantID: s.tenant(to), HTTPHeaders: headers, Threads: 1, Timeout: s.cfg.Timeout, Logger: silent{}, HTTPClient: client,
 	})
 	if err != nil {
 		return sink.Permanent(fmt.Errorf("preparing a request to /ingest: %w", err))
@@ -46,7 +46,7 @@ func (s *Sink) ingest(ctx context.Context, it *sink.Item, ls []label, p part) er
 	}
 	end := it.Time
 	r.Upload(&upstream.UploadJob{
-		Name: ingestName(ls), StartTime: end.Add(-max(it.Duration, time.Second)), EndTime: end, SpyName: "heapwire", Units: "bytes",
+		Name: ingestName(to.Labels), StartTime: end.Add(-max(it.Duration, time.Second)), EndTime: end, SpyName: "heapwire", Units: "bytes",
 		AggregationType: "average", Format: upstream.FormatPprof, Profile: p.gzipped,
 		SampleTypeConfig: map[string]*upstream.SampleType{"inuse_space": average("bytes"), "inuse_objects": average("objects")},
 	})
@@ -62,7 +62,7 @@ func (s *Sink) ingest(ctx context.Context, it *sink.Item, ls []label, p part) er
 	case client.response.StatusCode == http.StatusOK:
 		return nil
 	}
-	err = fmt.Errorf("/ingest: %s: %s, series %s", client.response.Status, quote(client.body), describe(ls))
+	err = fmt.Errorf("/ingest: %s: %s, series %s", client.response.Status, quote(client.body), describe(to.Labels))
 	switch client.response.StatusCode {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		return after(client.response, err)
@@ -71,16 +71,16 @@ func (s *Sink) ingest(ctx context.Context, it *sink.Item, ls []label, p part) er
 }
 
 // ingestName writes a series as "service{name=value,…}"; these servers have no quoting.
-func ingestName(ls []label) string {
+func ingestName(ls []Label) string {
 	plain := strings.NewReplacer(",", "_", "{", "_", "}", "_", "=", "_", "\n", "_")
 	var service string
 	var pairs []string
 	for _, l := range ls {
 		switch {
-		case l.name == labelService:
-			service = plain.Replace(l.value)
-		case !strings.HasPrefix(l.name, reservedPrefix):
-			pairs = append(pairs, l.name+"="+plain.Replace(l.value))
+		case l.Name == labelService:
+			service = plain.Replace(l.Value)
+		case !strings.HasPrefix(l.Name, reservedPrefix):
+			pairs = append(pairs, l.Name+"="+plain.Replace(l.Value))
 		}
 	}
 	return service + "{" + strings.Join(pairs, ",") + "}"

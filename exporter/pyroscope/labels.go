@@ -21,7 +21,16 @@ const (
 	reservedPrefix = "__"
 )
 
-type label struct{ name, value string }
+// Label is one of a series.
+type Label struct{ Name, Value string }
+
+// Series is where the server files a profile.
+type Series struct {
+	// Labels have no name twice, and service_name among them; __name__ is the first half of a profile type's id.
+	Labels []Label
+	// Tenant is the X-Scope-OrgID, "" for that of the Config.
+	Tenant string
+}
 
 // renamed are resource attributes that Grafana and Pyroscope know under another label name.
 var renamed = []struct{ attr, label string }{
@@ -41,24 +50,35 @@ var renamed = []struct{ attr, label string }{
 // unbounded are attributes with a new value for every process or pod: as labels they would grow the index without end.
 var unbounded = []string{"service.instance.id", "container.id", "host.id", "k8s.pod.uid", "k8s.replicaset.uid", "telemetry."}
 
-// labels gives the series an item belongs to, sorted by name. There is no pid, step or file name among them.
-func labels(it *sink.Item) []label {
-	var out []label
-	add := func(name, value string) {
-		name, value = labelName(name), labelValue(value)
-		if name == "" || value == "" || len(out) >= maxLabels ||
-			slices.ContainsFunc(out, func(l label) bool { return l.name == name }) {
-			return
-		}
-		out = append(out, label{name, value})
+// NewSeries begins a series with the first half of its profile type's id, such as "memory", and its service.
+func NewSeries(name, service string) Series {
+	s := Series{Labels: []Label{{labelMetric, name}, {"__delta__", "false"}}}
+	s.Add(labelService, service)
+	if len(s.Labels) == 2 {
+		s.Add(labelService, "unknown_service")
 	}
-	out = append(out, label{labelMetric, metricName}, label{"__delta__", "false"})
+	return s
+}
+
+// Add adds a label, as far as the server takes it: characters that a name may not have become "_", a value that is too
+// long is cut; a name that is there already, a label without a value and the 21st are left out.
+func (s *Series) Add(name, value string) {
+	name, value = labelName(name), labelValue(value)
+	if name == "" || value == "" || len(s.Labels) >= maxLabels || s.has(name) {
+		return
+	}
+	s.Labels = append(s.Labels, Label{name, value})
+}
+
+func (s *Series) has(name string) bool {
+	return slices.ContainsFunc(s.Labels, func(l Label) bool { return l.Name == name })
+}
+
+// seriesOf gives the series an item belongs to, its labels sorted by name. There is no pid, step or file name among them.
+func seriesOf(it *sink.Item) Series {
+	out := NewSeries(metricName, it.Identity.ServiceName)
+	add := out.Add
 	id := it.Identity
-	service := id.ServiceName
-	if service == "" {
-		service = "unknown_service"
-	}
-	add(labelService, service)
 	add("memory_kind", it.Kind)
 	add("device", it.Device)
 	add("view", it.View)
@@ -82,7 +102,7 @@ func labels(it *sink.Item) []label {
 	for _, k := range rest {
 		add(k, id.Resource[k])
 	}
-	slices.SortFunc(out, func(a, b label) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(out.Labels, func(a, b Label) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -120,16 +140,16 @@ func labelValue(s string) string {
 }
 
 // describe names a series in messages.
-func describe(ls []label) string {
+func describe(ls []Label) string {
 	var b strings.Builder
 	for _, l := range ls {
-		if strings.HasPrefix(l.name, reservedPrefix) {
+		if strings.HasPrefix(l.Name, reservedPrefix) {
 			continue
 		}
 		if b.Len() > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(l.name + "=" + strconv.Quote(l.value))
+		b.WriteString(l.Name + "=" + strconv.Quote(l.Value))
 	}
 	return "{" + b.String() + "}"
 }

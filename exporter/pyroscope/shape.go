@@ -31,8 +31,7 @@ func shape(it *sink.Item, drop func(labelName string) bool, diff difference) (*p
 		columns = append(columns, i)
 	}
 	out := &profile.Profile{
-		// The id that Grafana knows is memory:inuse_space:bytes:space:bytes; its second half is the period type.
-		PeriodType:    &profile.ValueType{Type: "space", Unit: "bytes"},
+		PeriodType:    periodType(src),
 		Period:        max(src.Period, 1),
 		TimeNanos:     src.TimeNanos,
 		DurationNanos: src.DurationNanos,
@@ -92,6 +91,20 @@ func shape(it *sink.Item, drop func(labelName string) bool, diff difference) (*p
 		return nil, fmt.Errorf("shaping the profile for Pyroscope: %w", err)
 	}
 	return out.Compact(), nil
+}
+
+// periodType is the second half of a profile type's id. Grafana knows memory:inuse_space:bytes:space:bytes.
+func periodType(p *profile.Profile) *profile.ValueType {
+	memory := slices.ContainsFunc(p.SampleType, func(t *profile.ValueType) bool {
+		return strings.HasPrefix(t.Type, allocPrefix) || strings.HasPrefix(t.Type, "inuse_")
+	})
+	switch {
+	case memory:
+		return &profile.ValueType{Type: "space", Unit: "bytes"}
+	case p.PeriodType != nil && p.PeriodType.Type != "" || len(p.SampleType) == 0:
+		return p.PeriodType
+	}
+	return &profile.ValueType{Type: p.SampleType[0].Type, Unit: p.SampleType[0].Unit}
 }
 
 // shaper rewrites what samples refer to, so that equal frames of different processes are equal, and every frame has a

@@ -4,6 +4,7 @@ package pyroscope
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -91,6 +92,9 @@ func New(cfg Config) (*Sink, error) {
 	if cfg.Stale == "" {
 		cfg.Stale = DropStale
 	}
+	if cfg.StaleSetting == "" {
+		cfg.StaleSetting = EnvStale
+	}
 	base := *u
 	base.Path = strings.TrimSuffix(base.Path, "/"+pushPath)
 	base.User = nil
@@ -126,19 +130,26 @@ func (s *Sink) Close(context.Context) error {
 // The alloc_* columns are sent as what was allocated since the dump before. A dump that was refused, or never offered, is
 // made good by the next one's difference.
 func (s *Sink) Export(ctx context.Context, it *sink.Item) error {
+	return s.ExportTo(ctx, it, seriesOf(it))
+}
+
+// ExportTo is Export to a series of the caller's own. Of the item it reads Profile, Time, Duration and View; ProfileID tells
+// profiles apart, and Process and Seq those whose alloc_* are to become differences. Labels of samples that the series
+// does not have split it. ExportTo may be called from several goroutines, but with one item of a Process at a time.
+func (s *Sink) ExportTo(ctx context.Context, it *sink.Item, to Series) error {
 	it, err := s.stamped(it)
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
 	if !s.old.Load() {
-		err = s.send(ctx, it, true, s.push)
+		err = s.send(ctx, it, to, true, s.push)
 		if !errors.Is(err, errNoPush) {
 			return err
 		}
 		s.cfg.Logger.WarnContext(ctx, "the Pyroscope server does not know push.v1, trying /ingest", "server", s.shown)
 	}
-	by := func(ctx context.Context, ls []label, p part) error { return s.ingest(ctx, it, ls, p) }
-	if err = s.send(ctx, it, false, by); err == nil {
+	by := func(ctx context.Context, to Series, p part) error { return s.ingest(ctx, it, to, p) }
+	if err = s.send(ctx, it, to, false, by); err == nil {
 		s.old.Store(true)
 	}
 	return err
@@ -152,7 +163,7 @@ func (s *Sink) stamped(it *sink.Item) (*sink.Item, error) {
 	case age > MaxAge && s.cfg.Stale == DropStale:
 		s.count(CountStale)
 		return it, fmt.Errorf("taken %v ago, the server takes nothing older than %v (%s=%s gives it the present time)",
-			age.Round(time.Second), MaxAge, EnvStale, RestampStale)
+			age.Round(time.Second), MaxAge, s.cfg.StaleSetting, RestampStale)
 	case age > MaxAge, -age > MaxAhead:
 		s.count(CountRestamped)
 		moved := *it
@@ -163,16 +174,7 @@ func (s *Sink) stamped(it *sink.Item) (*sink.Item, error) {
 }
 
 // send shapes and splits an item, and sends the parts by one of the two ways. Without alloc, alloc_* is left out.
-func (s *Sink) send(ctx context.Context, it *sink.Item, alloc bool, by func(ctx context.Context, ls []label, p part) error) error {
-	ls := labels(it)
-	has := func(name string) bool {
-		for _, l := range ls {
-			if l.name == name {
-				return true
-			}
-		}
-		return false
-	}
+func (s *Sink) send(ctx context.Context, it *sink.Item, to Series, alloc bool, by func(ctx context.Context, to Series, p part) error) error {
 	var diff difference
 	var now totals
 	if columns := allocColumns(it); len(columns) > 0 && alloc {
@@ -191,7 +193,7 @@ func (s *Sink) send(ctx context.Context, it *sink.Item, alloc bool, by func(ctx 
 			s.deltas.keep(it, now)
 		}
 	}
-	p, err := shape(it, has, diff)
+	p, err := shape(it, to.has, diff)
 	if err != nil {
 		return s.fail(it, sink.Permanent(err))
 	}
@@ -204,7 +206,7 @@ func (s *Sink) send(ctx context.Context, it *sink.Item, alloc bool, by func(ctx 
 		return s.fail(it, sink.Permanent(err))
 	}
 	for i := s.progress.Done(it.ProfileID); i < len(parts); i++ {
-		err := by(ctx, ls, parts[i])
+		err := by(ctx, to, parts[i])
 		if err == nil {
 			continue
 		}
@@ -259,14 +261,14 @@ func (s *Sink) fail(it *sink.Item, err error) error {
 }
 
 // push sends one request. What may have been accepted is never worth a retry, because the server would add it up twice.
-func (s *Sink) push(ctx context.Context, ls []label, p part) error {
+func (s *Sink) push(ctx context.Context, to Series, p part) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	var sent atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteRequest: func(i httptrace.WroteRequestInfo) { sent.Store(i.Err == nil) },
 	})
-	req, err := http.NewRequestWithContext(traced, http.MethodPost, s.url, bytes.NewReader(pushRequest(ls, p.gzipped)))
+	req, err := http.NewRequestWithContext(traced, http.MethodPost, s.url, bytes.NewReader(pushRequest(to.Labels, p.gzipped)))
 	if err != nil {
 		return sink.Permanent(err)
 	}
@@ -275,8 +277,8 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 	for k, v := range s.headers() {
 		req.Header.Set(k, v)
 	}
-	if s.cfg.TenantID != "" {
-		req.Header.Set("X-Scope-OrgID", s.cfg.TenantID)
+	if tenant := s.tenant(to); tenant != "" {
+		req.Header.Set("X-Scope-OrgID", tenant)
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
@@ -300,7 +302,7 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 		}
 		return nil
 	}
-	err = fmt.Errorf("%s: %s, series %s", resp.Status, message(mediaType, body), describe(ls))
+	err = fmt.Errorf("%s: %s, series %s", resp.Status, message(mediaType, body), describe(to.Labels))
 	switch resp.StatusCode {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return sink.Permanent(fmt.Errorf("%w: %w", errNoPush, err))
@@ -310,6 +312,8 @@ func (s *Sink) push(ctx context.Context, ls []label, p part) error {
 	}
 	return sink.Permanent(err)
 }
+
+func (s *Sink) tenant(to Series) string { return cmp.Or(to.Tenant, s.cfg.TenantID) }
 
 // headers are what goes with each request beside its content.
 func (s *Sink) headers() map[string]string {

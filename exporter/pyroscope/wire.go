@@ -10,10 +10,10 @@ import "encoding/binary"
 //	PushRequest{series=1: RawProfileSeries{labels=1: LabelPair{name=1, value=2}, samples=2: RawSample{rawProfile=1}}}
 
 // pushRequest encodes one series with one gzipped pprof profile.
-func pushRequest(labels []label, profile []byte) []byte {
+func pushRequest(labels []Label, profile []byte) []byte {
 	var series []byte
 	for _, l := range labels {
-		series = field(series, 1, field(field(nil, 1, []byte(l.name)), 2, []byte(l.value)))
+		series = field(series, 1, field(field(nil, 1, []byte(l.Name)), 2, []byte(l.Value)))
 	}
 	series = field(series, 2, field(nil, 1, profile))
 	return field(nil, 1, series)
