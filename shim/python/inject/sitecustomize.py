@@ -2,94 +2,42 @@
 """Runs at the start of every Python program that has this folder on PYTHONPATH: watches for torch, then makes way for the
 sitecustomize that would have run otherwise.
 
-Imports nothing, prints nothing. Where the library is not preloaded it only makes way.
+Imports nothing, prints nothing, and is short: where it cannot be cached it is compiled at every start. Where the library is
+not preloaded it only makes way.
 """
 
 import sys
 
 
-class _Finder:
-    """Watches for the import of torch and torch_npu; the import itself is everybody else's."""
+class _Stub:
+    """Waits for the first import of torch, and gives its place to the finder that does the rest."""
 
     heapwire = True
 
     def __init__(self, folder):
         self.folder = folder
-        self.waiting = {"torch", "torch_npu"}
-        self.busy = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self.waiting:
-            return None
-        import _thread
+        if name == "torch" or name == "torch_npu":
+            finder = self.finder()
+            return finder and finder.find_spec(name, path, target)
 
-        # Another hook may look the module up anew, and come here again.
-        key = (_thread.get_ident(), name)
-        if key in self.busy:
-            return None
-        self.busy.add(key)
+    def finder(self):
         try:
-            spec = self._others(name, path, target)
-        finally:
-            self.busy.discard(key)
-        if spec is not None:
-            try:
-                self._watch(spec.loader, name)
-            except Exception:
-                pass
-        return spec
-
-    def _others(self, name, path, target):
-        for finder in list(sys.meta_path):
-            if finder is self:
-                continue
-            find = getattr(finder, "find_spec", None)
-            if find is None:
-                return None  # of before PEP 451, up to 3.11: importlib knows how to ask it
-            spec = find(name, path, target)
-            if spec is not None:
-                return spec
-        return None
-
-    def _watch(self, loader, name):
-        """Has the loader call us when it has loaded the module.
-
-        The loader stays what it is, since programs look at it: one of its methods is covered until the module is there. A zip's
-        loader (up to 3.9 without exec_module) is shared by all its modules, and has the others to load meanwhile.
-        """
-        method = "exec_module" if hasattr(loader, "exec_module") else "load_module"
-        if method in getattr(loader, "__dict__", {}):
-            return
-        load = getattr(loader, method)
-
-        def covered(module):
-            mine = name == (module if isinstance(module, str) else module.__name__)
-            if mine:
-                loader.__dict__.pop(method, None)
-            result = load(module)
-            if mine:
-                self.loaded(name)
-            return result
-
-        setattr(loader, method, covered)
-
-    def loaded(self, name):
-        try:
-            from_here = "heapwire" not in sys.modules
-            if from_here:
+            if "heapwire" in sys.modules:
+                from heapwire import _watch
+            else:
                 sys.path.insert(0, self.folder)
-            try:
-                from heapwire import _arm
-            finally:
-                if from_here:
+                try:
+                    from heapwire import _watch
+                finally:
                     sys.path.remove(self.folder)
-            _arm.loaded(name)
-            self.waiting.discard(name)
-            if not self.waiting or not _arm.wanted():
-                self.waiting.clear()
-                sys.meta_path.remove(self)
+            finder = _watch.Finder()
+            sys.meta_path[sys.meta_path.index(self)] = finder
+            return finder
         except BaseException:
-            pass
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
 
 
 def _begin(folder):
@@ -100,12 +48,14 @@ def _begin(folder):
         return
     if not os.environ.get("LD_PRELOAD") or os.environ.get("HEAPWIRE_TORCH", "").lower() in ("off", "0", "no", "false"):
         return
-    finder = _Finder(folder)
-    for name in list(finder.waiting):
+    stub = _Stub(folder)
+    sys.meta_path.insert(0, stub)
+    for name in "torch", "torch_npu":
         if name in sys.modules:  # a .pth file has imported it
+            finder = next(f for f in sys.meta_path if getattr(f, "heapwire", False))
+            if finder is stub:
+                finder = stub.finder()
             finder.loaded(name)
-    if finder.waiting:
-        sys.meta_path.insert(0, finder)
 
 
 def _make_way(folder):

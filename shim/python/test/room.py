@@ -3,7 +3,6 @@
 
 import contextlib
 import glob
-import importlib.util
 import json
 import os
 import pickle
@@ -18,13 +17,13 @@ INJECT = os.path.join(PACKAGE, "inject", "sitecustomize.py")
 OURS = ("torch", "torch_npu", "heapwire")
 
 
-def finder():
-    """A finder of our sitecustomize, without running what runs at a program's start."""
+def stub(folder):
+    """What our sitecustomize leaves in sys.meta_path, without running what runs at a program's start."""
     with open(INJECT) as f:
         text = f.read()
     names = {"__file__": INJECT, "__name__": "sitecustomize"}
     exec(compile(text[: text.index("_folder = ")], INJECT, "exec"), names)
-    return names["_Finder"](PACKAGE)
+    return names["_Stub"](folder)
 
 
 class Room:
@@ -77,8 +76,7 @@ def room(package="torch", profiled=True, before_torch=lambda: None, **environmen
     os.environ.update(environment)
     forget()
     sys.path[:0] = [STANDIN, PACKAGE]
-    watcher = finder()
-    sys.meta_path.insert(0, watcher)
+    sys.meta_path.insert(0, stub(PACKAGE))
     r = Room()
     r.profiled = profiled
     try:
@@ -91,7 +89,6 @@ def room(package="torch", profiled=True, before_torch=lambda: None, **environmen
         import torch
 
         r.torch = torch
-        r.finder = watcher
         if package == "torch_npu":
             import torch_npu
 
@@ -115,10 +112,3 @@ def run_out(torch, device="cuda:0", size=2 << 30):
     except torch.OutOfMemoryError:
         return
     raise AssertionError("the request was not refused")
-
-
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -505,7 +505,7 @@ class Api(unittest.TestCase):
             self.assertEqual((r.names(), r.steps), ([], []))
             self.assertEqual(r.torch.counts["observers"], 0)
             self.assertEqual(r.heapwire.status()["profiled"], False)
-            self.assertNotIn(r.finder, sys.meta_path)
+            self.assertEqual([f for f in sys.meta_path if hasattr(f, "heapwire")], [])
 
     def test_nothing_happens_where_it_is_switched_off(self):
         with room(HEAPWIRE_TORCH="off") as r:

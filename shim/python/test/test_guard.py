@@ -6,10 +6,11 @@ import importlib
 import io
 import os
 import sys
+import tempfile
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
 
-from room import room, run_out
+from room import PACKAGE, forget, room, run_out, stub
 
 ERRORS = [ValueError, MemoryError, RecursionError, OSError, SystemExit, GeneratorExit, BaseException]
 
@@ -199,20 +200,22 @@ class Faults(unittest.TestCase):
                         self.assertEqual(program(r), [0.5, 0.25, 0.125, 1, True])
 
     def test_a_package_that_cannot_be_imported(self):
-        import room as rooms
+        for broken in (None, "raise SystemExit(1)\n"):
+            with self.subTest(broken=broken), room() as r, tempfile.TemporaryDirectory() as folder:
+                if broken:
+                    os.mkdir(os.path.join(folder, "heapwire"))
+                    with open(os.path.join(folder, "heapwire", "__init__.py"), "w") as f:
+                        f.write(broken)
+                forget()
+                sys.meta_path[:] = [stub(folder)] + [f for f in sys.meta_path if not hasattr(f, "heapwire")]
+                sys.path.remove(PACKAGE)
+                path = list(sys.path)
+                import torch
 
-        with room() as r:
-            rooms.forget()
-            sys.meta_path.remove(r.finder) if r.finder in sys.meta_path else None
-            watcher = rooms.finder()
-            watcher.folder = "/nowhere"
-            sys.path.remove(rooms.PACKAGE)
-            sys.meta_path.insert(0, watcher)
-            path = list(sys.path)
-            import torch
-
-            run_out(torch)
-            self.assertEqual((sys.path, "heapwire" in sys.modules), (path, False))
+                run_out(torch)
+                self.assertEqual(sys.path, path)
+                self.assertEqual([f for f in sys.meta_path if hasattr(f, "heapwire")], [])
+                self.assertEqual((r.names(), torch.counts["observers"]), ([], 0))
 
     def test_a_full_disk_leaves_the_json_that_says_so(self):
         with room() as r:

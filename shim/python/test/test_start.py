@@ -111,10 +111,10 @@ class Start(Program):
         chains = self.make("chains", {"sitecustomize.py": OTHERS["chains"]})
         last = self.make("last", {"sitecustomize.py": "import sys\nsys.last = 1\n"})
         ask = "import sys; print(sys.mark, getattr(sys, 'last', 0), [type(f).__name__ for f in sys.meta_path if hasattr(f, 'heapwire')])"
-        self.assertEqual(self.run_python([chains, self.ours, last], "-c", ask), (0, "next 1 ['_Finder']\n", ""))
+        self.assertEqual(self.run_python([chains, self.ours, last], "-c", ask), (0, "next 1 ['_Stub']\n", ""))
         self.assertEqual(
             self.run_python([chains, self.ours], "-c", ask),
-            (0, "(\"No module named 'sitecustomize'\", 'sitecustomize') 0 ['_Finder']\n", ""),
+            (0, "(\"No module named 'sitecustomize'\", 'sitecustomize') 0 ['_Stub']\n", ""),
         )
 
     def test_two_of_us_are_one(self):
@@ -172,16 +172,15 @@ class Start(Program):
 
 WATCHED = """
 import sys
-names = {"__file__": %(inject)r, "__name__": "sitecustomize"}
-text = open(%(inject)r).read()
-exec(compile(text[:text.index("_folder = ")], %(inject)r, "exec"), names)
+told = None
 if %(watch)r:
-    watcher = names["_Finder"](%(package)r)
+    sys.path.insert(0, %(package)r)
+    from heapwire import _watch
+    sys.path.remove(%(package)r)
+    watcher = _watch.Finder()
     told = []
     watcher.loaded = lambda name: told.append(name)
     sys.meta_path.insert(0, watcher)
-else:
-    told = None
 """
 
 
@@ -191,7 +190,7 @@ class Imports(Program):
     def both(self, code, path, told):
         results = []
         for watch in (False, True):
-            head = WATCHED % {"inject": INJECT, "package": PACKAGE, "watch": watch}
+            head = WATCHED % {"package": PACKAGE, "watch": watch}
             results.append(self.run_python(path, "-c", head + textwrap.dedent(code) + "\nprint('told', told)\n"))
         self.assertEqual(results[0][1].replace("told None", "told %r" % (told,)), results[1][1], results[1][2])
         self.assertEqual((results[0][0], results[0][2]), (results[1][0], results[1][2]))
