@@ -30,9 +30,9 @@ func newProgress(w io.Writer) *progress {
 func (p *progress) watch(path string, r io.Reader, size int64) *watched {
 	w := &watched{r: r, began: time.Now()}
 	if p != nil && size > 0 {
-		// Nothing is drawn before the first Set64; the rate counts from here.
+		w.w = p.w
 		w.bar = progressbar.NewOptions64(size,
-			progressbar.OptionSetWriter(p.w), progressbar.OptionSetDescription(oneLine(filepath.Base(path))),
+			progressbar.OptionSetWriter(w.pen()), progressbar.OptionSetDescription(oneLine(filepath.Base(path))),
 			progressbar.OptionShowBytes(true), progressbar.OptionShowCount(), progressbar.OptionUseIECUnits(true),
 			progressbar.OptionSetWidth(24), progressbar.OptionThrottle(100*time.Millisecond))
 	}
@@ -41,6 +41,7 @@ func (p *progress) watch(path string, r io.Reader, size int64) *watched {
 
 type watched struct {
 	r     io.Reader
+	w     io.Writer
 	began time.Time
 	n     int64
 	bar   *progressbar.ProgressBar // nil: none
@@ -50,11 +51,23 @@ type watched struct {
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.r.Read(b)
 	w.n += int64(n)
-	if w.bar != nil && time.Since(w.began) >= slow {
-		w.drawn = true
+	if w.bar != nil {
 		_ = w.bar.Set64(w.n)
 	}
 	return n, err
+}
+
+// pen keeps the bar off the terminal for as long as the file may yet be quick: its rate counts from the first byte.
+func (w *watched) pen() io.Writer { return (*pen)(w) }
+
+type pen watched
+
+func (p *pen) Write(b []byte) (int, error) {
+	if time.Since(p.began) < slow {
+		return len(b), nil
+	}
+	p.drawn = true
+	return p.w.Write(b)
 }
 
 // Close takes the bar away.
@@ -62,5 +75,5 @@ func (w *watched) Close() {
 	if w.drawn {
 		_ = w.bar.Clear()
 	}
-	w.bar, w.drawn = nil, false
+	w.bar = nil
 }
