@@ -168,13 +168,16 @@ func Folded(w io.Writer, p *profile.Profile, sampleType string) error {
 	return nil
 }
 
+// Separate makes a frame's text one that does not break a folded line.
+func Separate(frame string) string { return separators.Replace(frame) }
+
 // separators are characters that would break a folded line.
 var separators = strings.NewReplacer(";", ":", "\n", " ", "\r", " ")
 
 func (r StackRow) folded() string {
 	var b strings.Builder
 	for i := len(r.Frames) - 1; i >= 0; i-- {
-		b.WriteString(separators.Replace(r.Frames[i].String()))
+		b.WriteString(Separate(r.Frames[i].String()))
 		if i > 0 {
 			b.WriteByte(';')
 		}

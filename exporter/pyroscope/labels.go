@@ -47,6 +47,18 @@ var renamed = []struct{ attr, label string }{
 	{"vcs.repository.url.full", "service_repository"},
 }
 
+// ResourceLabels gives the resource attributes that become labels, with the label's name: those that Grafana and Pyroscope
+// know under a name of their own, the host, and a process's place in its job.
+func ResourceLabels() map[string]string {
+	labels := map[string]string{
+		"host.name": "hostname", sink.AttrRank: "rank", sink.AttrLocalRank: "local_rank", sink.AttrWorldSize: "world_size",
+	}
+	for _, r := range renamed {
+		labels[r.attr] = r.label
+	}
+	return labels
+}
+
 // unbounded are attributes with a new value for every process or pod: as labels they would grow the index without end.
 var unbounded = []string{"service.instance.id", "container.id", "host.id", "k8s.pod.uid", "k8s.replicaset.uid", "telemetry."}
 

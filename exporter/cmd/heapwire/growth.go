@@ -187,7 +187,7 @@ func (r *growthReport) text(w io.Writer) error {
 			break
 		}
 		t := p.Series.Total()
-		fmt.Fprintf(w, "  %s%s: %s%s, %s → %s\n", oneLine(p.Name), rankText(p.Rank), count(p.Series.Dumps(), "dump", "dumps"), over(p.Series.Duration()), bytesText(t.First), bytesText(t.Last))
+		fmt.Fprintf(w, "  %s%s: %s%s, %s → %s\n", oneLine(p.Name), rankText(p.Rank), count(p.Series.Dumps(), "dump", "dumps"), lasting(p.Series.Duration()), bytesText(t.First), bytesText(t.Last))
 	}
 	fmt.Fprintln(w)
 	writeVerdicts(w, r.verdicts, len(r.processes) > 1)
@@ -243,7 +243,7 @@ func (r *growthReport) rankOf(process string) string {
 	return ""
 }
 
-func over(d time.Duration) string {
+func lasting(d time.Duration) string {
 	if d <= 0 {
 		return ""
 	}

@@ -97,7 +97,7 @@ job's own.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SetOut(os.Stdout)
 	root.SetErr(os.Stderr)
-	root.AddCommand(newRun(), newConvert(), newPush(), newGrowth(), newEnv(), newVersion())
+	root.AddCommand(newRun(), newConvert(), newPush(), newGrowth(), newDiff(), newEnv(), newVersion())
 	return root
 }
 

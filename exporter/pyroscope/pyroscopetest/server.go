@@ -16,6 +16,7 @@ import (
 	"github.com/google/pprof/profile"
 	pushv1 "github.com/grafana/pyroscope/api/gen/proto/go/push/v1"
 	"github.com/grafana/pyroscope/api/gen/proto/go/push/v1/pushv1connect"
+	"github.com/grafana/pyroscope/api/gen/proto/go/querier/v1/querierv1connect"
 )
 
 // The limits of a server with default settings.
@@ -41,6 +42,8 @@ type Push struct {
 
 // Server is a running server and what it accepted.
 type Server struct {
+	querierv1connect.UnimplementedQuerierServiceHandler
+
 	URL string // for PYROSCOPE_SERVER_ADDRESS
 
 	server *httptest.Server
@@ -64,6 +67,7 @@ func Start() *Server {
 		}
 		handler.ServeHTTP(w, r)
 	}))
+	mux.Handle(querierv1connect.NewQuerierServiceHandler(s))
 	s.server = httptest.NewServer(mux)
 	s.URL = s.server.URL
 	return s
