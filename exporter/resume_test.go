@@ -212,9 +212,10 @@ func TestADeadEndpointIsAskedSeldom(t *testing.T) {
 		c.Retry = Retry{Initial: time.Millisecond, Max: 40 * time.Millisecond, Patience: time.Nanosecond}
 	}, m)
 	p.until("it was asked for half a second", func() bool { return time.Since(began) > 500*time.Millisecond })
-	// About 12 to rise to the longest wait of 40 ms, half of it at least by the jitter, then 25 or less.
-	if n := m.tries(); n == 0 || n > 60 {
-		t.Errorf("%d attempts in half a second", n)
+	// About 12 to rise to the longest wait of 40 ms, then one in 20 ms at most: half of it at least by the jitter.
+	n, took := m.tries(), time.Since(began)
+	if n == 0 || n > 35+int(took/(20*time.Millisecond)) {
+		t.Errorf("%d attempts in %v", n, took)
 	}
 	if s := pipeline.sinkStats("m"); !s.Down || s.GivenUp != 0 {
 		t.Errorf("stats %+v", s)

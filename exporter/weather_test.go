@@ -27,7 +27,13 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 	"golang.org/x/sys/unix"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/heapwire/heapwire/convert"
 	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
@@ -117,11 +123,12 @@ type records struct {
 	mu   sync.Mutex
 	all  []url.Values
 	fail func() bool
+	open atomic.Int32 // connections
 }
 
 func newRecords(t *testing.T) *records {
 	r := &records{}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.fail != nil && r.fail() {
@@ -130,6 +137,15 @@ func newRecords(t *testing.T) *records {
 		}
 		r.all = append(r.all, req.URL.Query())
 	}))
+	r.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			r.open.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			r.open.Add(-1)
+		}
+	}
+	r.Start()
 	t.Cleanup(r.Close)
 	return r
 }
@@ -200,6 +216,7 @@ func TestAnExporterThatIsKilledAnywhereDeliversEachDumpOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
+		p.until("what it had sent has been read", func() bool { return r.open.Load() == 0 })
 	}
 	last, in := start()
 	in.Close()
@@ -342,12 +359,12 @@ func TestEndpointsInBadWeather(t *testing.T) {
 				t.Cleanup(srv.Close)
 				return srv.URL
 			}
-			const patience = 300 * time.Millisecond
-			o, err := otlp.New(otlp.Config{Endpoint: serve(), Timeout: patience})
+			const timeout = 5 * time.Second // what is not at fault must be quicker on a busy machine, too
+			o, err := otlp.New(otlp.Config{Endpoint: serve(), Timeout: timeout})
 			if err != nil {
 				t.Fatal(err)
 			}
-			py, err := pyroscope.New(pyroscope.Config{Address: serve(), Timeout: patience})
+			py, err := pyroscope.New(pyroscope.Config{Address: serve(), Timeout: timeout})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -372,11 +389,6 @@ func TestEndpointsThatCannotBeReached(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
 	noName := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.DNSError{Err: "no such host", Name: "collector", IsNotFound: true}
 	}}
@@ -386,7 +398,7 @@ func TestEndpointsThatCannotBeReached(t *testing.T) {
 		transport http.RoundTripper
 		says      string
 	}{
-		"refused":                  {"http://" + closed.Addr().String(), nil, "connection refused"},
+		"refused":                  {"http://127.0.0.1:1", nil, "connection refused"}, // a port that no program is given
 		"the name is gone":         {"http://collector", noName, "no such host"},
 		"an unknown certificate":   {secure.URL, trusting, "certificate"},
 		"TLS spoken to plain HTTP": {"https://" + strings.TrimPrefix(newRecords(t).URL, "http://"), nil, "HTTP response to HTTPS client"},
@@ -469,7 +481,8 @@ func TestASpoolThatIsRemovedAndComesBackGoesOn(t *testing.T) {
 	m := &memory{name: "m"}
 	pipeline := p.start(nil, m)
 	p.until("the first is delivered", func() bool { return len(m.got()) == 1 && len(p.files(folder)) == 0 })
-	if err := os.RemoveAll(p.path); err != nil {
+	// All at once: the reader may be writing into the folder.
+	if err := os.Rename(p.path, filepath.Join(t.TempDir(), "gone")); err != nil {
 		t.Fatal(err)
 	}
 	p.until("that is told", func() bool { return strings.Contains(p.logs.String(), "no such file or directory") })
@@ -502,7 +515,16 @@ func TestADumpThatIsReplacedIsNotFollowed(t *testing.T) {
 			slow := &memory{name: "slow", export: func(context.Context, int, *sink.Item) error { <-release; return errors.New("not now") }}
 			pipeline := p.start(nil, slow)
 			p.until("it is in hand", func() bool { return slow.tries() == 1 })
-			if err := errors.Join(os.Remove(path), replace(path)); err != nil {
+			// At once: a dump that is gone would be another case.
+			aside := filepath.Join(p.path, folder, ".aside.tmp")
+			err := replace(aside)
+			if err == nil {
+				err = unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+			}
+			if errors.Is(err, unix.EINVAL) {
+				t.Skip("this file system cannot exchange files")
+			}
+			if err := errors.Join(err, os.Remove(aside)); err != nil {
 				t.Fatal(err)
 			}
 			pipeline.mu.Lock()
@@ -635,4 +657,130 @@ func TestTheClockIsSetBack(t *testing.T) {
 	if s := pipeline.Stats(); len(m.got()) != 2 || len(s.Dropped) != 0 {
 		t.Errorf("delivered %v, dropped %v", m.got(), s.Dropped)
 	}
+}
+
+// faultyGRPC answers the first request as it is told, and accepts the others.
+type faultyGRPC struct {
+	pprofileotlp.UnimplementedGRPCServer
+	fault func(context.Context) error
+	asked atomic.Int32
+}
+
+func (g *faultyGRPC) Export(ctx context.Context, _ pprofileotlp.ExportRequest) (pprofileotlp.ExportResponse, error) {
+	if g.asked.Add(1) == 1 {
+		return pprofileotlp.NewExportResponse(), g.fault(ctx)
+	}
+	return pprofileotlp.NewExportResponse(), nil
+}
+
+// TestGRPCEndpointsInBadWeather is TestEndpointsInBadWeather over gRPC.
+func TestGRPCEndpointsInBadWeather(t *testing.T) {
+	answer := func(code codes.Code, retry ...time.Duration) func(context.Context) error {
+		return func(context.Context) error {
+			st := status.New(code, "because")
+			for _, delay := range retry {
+				var err error
+				if st, err = st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)}); err != nil {
+					return err
+				}
+			}
+			return st.Err()
+		}
+	}
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	delivered, lost := outcomeOf{2, 0, true}, outcomeOf{1, 1, false}
+	for _, c := range []struct {
+		name  string
+		fault func(context.Context) error
+		want  outcomeOf
+	}{
+		{"UNAVAILABLE", answer(codes.Unavailable), delivered},
+		{"UNAVAILABLE with RetryInfo", answer(codes.Unavailable, time.Second), delivered},
+		{"RESOURCE_EXHAUSTED", answer(codes.ResourceExhausted), lost},
+		{"RESOURCE_EXHAUSTED with RetryInfo", answer(codes.ResourceExhausted, time.Millisecond), delivered},
+		{"INVALID_ARGUMENT", answer(codes.InvalidArgument), lost},
+		{"UNAUTHENTICATED", answer(codes.Unauthenticated), lost},
+		{"INTERNAL", answer(codes.Internal), lost},
+		{"hangs", hang, delivered},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.folder(4194301, 1, "000001.interval.heap", "a=1", "000002.exit.heap", "a=2")
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer()
+			pprofileotlp.RegisterGRPCServer(server, &faultyGRPC{fault: c.fault})
+			go func() { _ = server.Serve(l) }()
+			t.Cleanup(server.Stop)
+			const timeout = 5 * time.Second // what is not at fault must be quicker on a busy machine, too
+			o, err := otlp.New(otlp.Config{Endpoint: "http://" + l.Addr().String(), Protocol: otlp.GRPC, Timeout: timeout})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pipeline := p.start(nil, o)
+			p.finish(pipeline)
+			s := pipeline.sinkStats("otlp")
+			if got := (outcomeOf{s.Accepted, s.Refused, s.Retries > 0}); got != c.want {
+				t.Errorf("%+v, want %+v\n%s", got, c.want, p.logs.String())
+			}
+		})
+	}
+}
+
+// TestAGRPCConnectionThatBreaksIsMadeAgain resets the connection in the midst of a request.
+func TestAGRPCConnectionThatBreaksIsMadeAgain(t *testing.T) {
+	p := newPlace(t)
+	p.folder(4194301, 1, "000001.interval.heap", "a=1", "000002.exit.heap", "a=2")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections := &breaking{Listener: l}
+	server := grpc.NewServer()
+	pprofileotlp.RegisterGRPCServer(server, &faultyGRPC{fault: func(ctx context.Context) error {
+		connections.reset()
+		<-ctx.Done()
+		return ctx.Err()
+	}})
+	go func() { _ = server.Serve(connections) }()
+	t.Cleanup(server.Stop)
+	o, err := otlp.New(otlp.Config{Endpoint: "http://" + l.Addr().String(), Protocol: otlp.GRPC})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipeline := p.start(nil, o)
+	p.finish(pipeline)
+	if s := pipeline.sinkStats("otlp"); s.Accepted != 2 || s.Refused != 0 || s.Retries == 0 {
+		t.Errorf("stats %+v\n%s", s, p.logs.String())
+	}
+}
+
+// breaking is a listener whose connections can be reset.
+type breaking struct {
+	net.Listener
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (b *breaking) Accept() (net.Conn, error) {
+	c, err := b.Listener.Accept()
+	if err == nil {
+		b.mu.Lock()
+		b.open = append(b.open, c)
+		b.mu.Unlock()
+	}
+	return c, err
+}
+
+func (b *breaking) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.open {
+		_ = c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	b.open = nil
 }

@@ -496,20 +496,9 @@ func TestSlowReceiverCostsTheTimeoutOnly(t *testing.T) {
 	}
 }
 
-// closedPort is an address that nobody listens on.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return "http://" + l.Addr().String()
-}
-
 func TestReceiverThatIsDownMayBeTriedAgain(t *testing.T) {
 	for _, protocol := range []string{otlp.HTTPProtobuf, otlp.GRPC} {
-		endpoint := closedPort(t)
+		endpoint := "http://127.0.0.1:1" // a port that no program is given
 		err := open(t, otlp.Config{Endpoint: endpoint, Protocol: protocol}).Export(t.Context(), item(profiletest.Heap()))
 		if err == nil || sink.IsPermanent(err) || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), endpoint) {
 			t.Errorf("%s: %v", protocol, err)

@@ -14,5 +14,6 @@
 // What cannot be told apart: a signal that another process sends to our whole group, or to every process of a job step,
 // as Slurm does, reaches the job twice. What we cannot see: signals other than SIGHUP, SIGINT and SIGQUIT that were
 // ignored when we were started; the job has them with their default action, as the Go runtime has replaced it before we
-// run.
+// run. Nor can the job have SIGCHLD, SIGPROF, SIGSTKFLT, signal 34 or a fault blocked because whoever started us had: the runtime
+// unblocks these.
 package run
