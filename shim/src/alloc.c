@@ -137,6 +137,13 @@ bool hw_alloc_stats(struct hw_alloc_stats *s)
 	return s->allocated != 0;
 }
 
+uint64_t hw_alloc_thread_allocated(void)
+{
+	uint64_t v = 0;
+	get("thread.allocated", &v, sizeof v);
+	return v;
+}
+
 uint64_t hw_alloc_sample_bytes(void)
 {
 	size_t lg = 19;

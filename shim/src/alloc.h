@@ -23,6 +23,9 @@ struct hw_alloc_stats {
 };
 bool hw_alloc_stats(struct hw_alloc_stats *s);
 
+/* Bytes that malloc has given to this thread so far. Takes no lock. */
+uint64_t hw_alloc_thread_allocated(void);
+
 uint64_t hw_alloc_sample_bytes(void);
 bool hw_alloc_accum(void);
 bool hw_alloc_unbiased(void);

@@ -17,10 +17,10 @@
 
 struct hw_config hw_config;
 
-enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_STACKS, T_EXPORT };
+enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_OBJECTS, T_STACKS, T_EXPORT };
 
 static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size", "size", "percent", "percents",
-					 "percent, size or both", "signal", "leaf|full", "auto|inproc|off"};
+					 "percent, size or both", "signal", "sampled|malloc|off", "leaf|full", "auto|inproc|off"};
 
 struct row {
 	const char *name;
@@ -54,6 +54,9 @@ static const struct row rows[] = {
 	{"HEAPWIRE_STACKS", T_STACKS, "leaf", 0, 0, "",
 	 "native frames between malloc and the innermost Python frame only, or all of them in their places",
 	 &hw_config.full_stacks},
+	{"HEAPWIRE_PYTHON_OBJECTS", T_OBJECTS, "sampled", 0, 0, "",
+	 "objects of up to 512 bytes, which Python serves from arenas of its own: a sample of them, all of them from malloc, or none",
+	 &hw_config.python_objects},
 	{"HEAPWIRE_EXIT_DUMP", T_BOOL, "on", 0, 0, "", "a last dump when the process exits or calls _exit",
 	 &hw_config.exit_dump},
 	{"HEAPWIRE_GIANT", T_SIZE, "1GiB", 0, UINT64_MAX / 2, "0 for off",
@@ -91,7 +94,7 @@ static bool parse_bool(const char *s, bool *v)
 	return false;
 }
 
-static const char *const targets[] = {"auto", "all", "none"}, *const exports[] = {"auto", "inproc", "off"};
+static const char *const targets[] = {"auto", "all", "none"}, *const objects[] = {"sampled", "malloc", "off"}, *const exports[] = {"auto", "inproc", "off"};
 
 static bool parse_name(const char *s, const char *const names[3], int *v)
 {
@@ -243,6 +246,8 @@ static bool set(const struct row *r, const char *s)
 		if (strlen(s) >= sizeof hw_config.spool)
 			return false;
 		return absolute(s, r->to);
+	case T_OBJECTS:
+		return parse_name(s, objects, r->to);
 	case T_DURATION:
 		if (!parse_number(s, durations, &n) || (n && (n < r->min || n > r->max)))
 			return false;

@@ -18,6 +18,7 @@ struct hw_config {
 	bool otel_ctx;         /* HEAPWIRE_OTEL_CTX */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */
 	bool full_stacks;      /* HEAPWIRE_STACKS */
+	int python_objects;    /* HEAPWIRE_PYTHON_OBJECTS, an enum hw_objects */
 	bool exit_dump;        /* HEAPWIRE_EXIT_DUMP */
 	uint64_t giant_bytes;  /* HEAPWIRE_GIANT, 0: off */
 	unsigned pressure[8];  /* HEAPWIRE_PRESSURE, percent, rising */

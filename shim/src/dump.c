@@ -18,6 +18,8 @@
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
+#include "pyobjects.h"
+#include "slots.h"
 #include "triggers.h"
 
 #include <dirent.h>
@@ -280,6 +282,8 @@ static void meta(struct hw_out *o, uint64_t number, const char *reason, const ch
 	line_dec(o, "native_failed", HW_GET(native_failed));
 	line_dec(o, "stacks_cut", HW_GET(stacks_cut));
 	line_dec(o, "captures_lost", HW_GET(captures_lost));
+	line_dec(o, "object_samples", hw_slots_samples());
+	line_dec(o, "object_samples_lost", hw_slots_lost());
 	line_dec(o, "functions", HW_GET(functions));
 	line_dec(o, "functions_dropped", HW_GET(functions_dropped));
 	line_dec(o, "giant_requests", hw_giant_count());
@@ -290,6 +294,7 @@ static void meta(struct hw_out *o, uint64_t number, const char *reason, const ch
 	if (*hw_py_version())
 		line_str(o, "python", hw_py_version());
 	line_str(o, "python_frames", hw_py_frames_state());
+	line_str(o, "python_objects", hw_objects_state());
 	if (hw_identity.forked) {
 		line_dec(o, "inherited_bytes", hw_identity.inherited_bytes);
 		line_dec(o, "inherited_objects", hw_identity.inherited_objects);
@@ -447,6 +452,7 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 		meta(&o, number, reason, why, wall, mono - last_mono_ns, &stats);
 		build_ids(&o);
 		hw_giant_write(&o, use_address);
+		hw_slots_write(&o, use_address);
 		frames(&o);
 		err = hw_out_end(&o);
 	}

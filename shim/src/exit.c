@@ -21,7 +21,9 @@
 #include "identity.h"
 #include "inproc.h"
 #include "pyframes.h"
+#include "pyobjects.h"
 #include "selfcheck.h"
+#include "slots.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -38,12 +40,22 @@ static _Atomic bool armed;  /* the callback is registered, or can't be */
 static _Atomic bool asked;  /* the pending call is left */
 static int asked_in;        /* by this process */
 
+/* A child between fork and exec, a program that did nothing, are not. Between fork and _exit too an interpreter makes some small
+ * objects. */
+#define FEW_OBJECTS 8u
+
+static bool worth_a_file(void)
+{
+	uint64_t objects = hw_slots_samples();
+	return objects >= FEW_OBJECTS || HW_GET(samples) > objects;
+}
+
 /* False if the dump was waited for in vain. */
 static bool leave(unsigned allocator_ms)
 {
 	if (!atomic_load(&active) || hw_identity.pid != (int)getpid())
 		return true;
-	if (!HW_GET(samples)) /* a child between fork and exec, a program that did nothing: not worth a file */
+	if (!worth_a_file())
 		return true;
 	if (!atomic_exchange(&active, false))
 		return true;
@@ -54,7 +66,7 @@ static bool leave(unsigned allocator_ms)
 
 void hw_exit_last_thread(void)
 {
-	if (atomic_exchange(&active, false) && HW_GET(samples))
+	if (atomic_exchange(&active, false) && worth_a_file())
 		hw_dump("exit", "");
 }
 
@@ -119,6 +131,7 @@ static int register_callback(void *arg)
 	if (atomic_load(&armed))
 		return 0;
 	hw_selfcheck();
+	hw_objects_check();
 	if (!hw_config.exit_dump) {
 		atomic_store(&armed, true);
 		return 0;

@@ -3,13 +3,18 @@
  * What the program calls. One comparison, then jemalloc's function by a jump: a request from HEAPWIRE_GIANT on is noted first
  * (giant.c). jemalloc's own symbols are renamed to je_… in the archive that is linked in (Makefile).
  *
+ * Sampled Python objects lie in memory of their own (slots.c). The interpreter gives them to free and realloc here when its object
+ * allocator was exchanged while they lived: one comparison tells them.
+ *
  * pvalloc is here because jemalloc has none: glibc's would hand out glibc's memory, which the next free of ours would crash on.
  */
 #include "shim.h"
 
 #include "giant.h"
+#include "slots.h"
 
 #include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 void *je_malloc(size_t);
@@ -19,6 +24,7 @@ int je_posix_memalign(void **, size_t, size_t);
 void *je_aligned_alloc(size_t, size_t);
 void *je_memalign(size_t, size_t);
 void *je_valloc(size_t);
+void je_free(void *);
 
 /* jemalloc 5.3.0 leaves errno as it was when these fail: realloc, memalign, valloc. */
 static __attribute__((noinline)) void *out_of_memory(void)
@@ -46,9 +52,30 @@ HW_EXPORT void *calloc(size_t n, size_t size)
 	return je_calloc(n, size);
 }
 
+HW_EXPORT void free(void *p)
+{
+	if (hw_unlikely(hw_slots_have(p)))
+		hw_slots_release(p);
+	else
+		je_free(p);
+}
+
+static __attribute__((noinline)) void *realloc_object(void *p, size_t n)
+{
+	size_t had = hw_slots_size(p);
+	void *q = je_malloc(n);
+	if (!q)
+		return out_of_memory();
+	memcpy(q, p, had < n ? had : n);
+	hw_slots_release(p);
+	return q;
+}
+
 HW_EXPORT void *realloc(void *p, size_t n)
 {
 	look(n, "realloc");
+	if (hw_unlikely(hw_slots_have(p)))
+		return realloc_object(p, n);
 	void *q = je_realloc(p, n);
 	return hw_likely(q || !n) ? q : out_of_memory();
 }

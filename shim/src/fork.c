@@ -21,6 +21,7 @@
 #include "inproc.h"
 #include "out.h"
 #include "pyframes.h"
+#include "pyobjects.h"
 #include "sample.h"
 #include "triggers.h"
 
@@ -85,6 +86,7 @@ static void child(void)
 	atomic_store(&hw_count.native_failed, 0);
 	atomic_store(&hw_count.stacks_cut, 0);
 	atomic_store(&hw_count.captures_lost, 0);
+	hw_objects_forked();
 	hw_giant_forked();
 	hw_triggers_forked();
 	hw_dump_forked();

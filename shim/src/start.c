@@ -17,6 +17,7 @@
 #include "otelctx.h"
 #include "out.h"
 #include "pyframes.h"
+#include "pyobjects.h"
 #include "sample.h"
 #include "triggers.h"
 
@@ -63,6 +64,7 @@ __attribute__((constructor)) static void start(void)
 		hw_say("not profiling: %s", why);
 		return;
 	}
+	hw_objects_start();
 	if (hw_config.giant_bytes)
 		hw_giant_bytes = hw_config.giant_bytes;
 	hw_triggers_signal_init();

@@ -21,6 +21,10 @@ const char *hw_py_version(void) { return ""; }
 const char *hw_py_frames_state(void) { return "off: test"; }
 void hw_identity_read(void) {}
 int hw_identity_write(int fd) { return write(fd, "{}\n", 3) == 3 ? 0 : errno; }
+const char *hw_objects_state(void) { return "off: test"; }
+uint64_t hw_slots_samples(void) { return 0; }
+uint64_t hw_slots_lost(void) { return 0; }
+void hw_slots_write(struct hw_out *o, void (*use)(uint64_t)) { (void)o; (void)use; }
 static bool giants;
 uint64_t hw_giant_count(void) { return 0; }
 uint64_t hw_giant_lost(void) { return 0; }
