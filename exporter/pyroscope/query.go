@@ -163,6 +163,9 @@ func Select(ctx context.Context, cfg Config, q Query) (*Found, error) {
 	if err != nil {
 		return fail(err)
 	}
+	if len(body) == 0 {
+		return fail(ErrNothingFound)
+	}
 	p, err := profile.ParseUncompressed(body)
 	if err != nil {
 		return fail(fmt.Errorf("the answer is no profile: %w", err))
