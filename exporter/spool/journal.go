@@ -34,11 +34,14 @@ type journal struct {
 	settled map[string]map[string]bool // dump → sinks
 	note    string
 	size    int
+	most    int  // rewritten when larger
 	torn    bool // the last line has no end
+
+	exists func(dump string) bool // false for dumps that need no memory any more
 }
 
-func readJournal(dir *os.File, file string) (*journal, error) {
-	j := &journal{dir: dir, file: file, settled: map[string]map[string]bool{}}
+func readJournal(dir *os.File, file string, exists func(dump string) bool) (*journal, error) {
+	j := &journal{dir: dir, file: file, settled: map[string]map[string]bool{}, most: rewriteAfter, exists: exists}
 	text, err := readRegular(dir, file, maxJournal)
 	if errors.Is(err, os.ErrNotExist) {
 		return j, nil
@@ -74,6 +77,9 @@ func (j *journal) settle(dump, sink string) {
 
 // add appends a line. It is called with j.mu held.
 func (j *journal) add(fact string) error {
+	if j.size > j.most {
+		return j.rewrite()
+	}
 	line := fact + lineEnd
 	if j.torn {
 		line = "\n" + line
@@ -91,10 +97,11 @@ func (j *journal) add(fact string) error {
 }
 
 // rewrite leaves out what is no longer needed. It is called with j.mu held.
-func (j *journal) rewrite(exists func(dump string) bool) error {
+func (j *journal) rewrite() error {
 	var b bytes.Buffer
 	for dump, sinks := range j.settled {
-		if !exists(dump) {
+		whole, _, part := strings.Cut(dump, partMark)
+		if !j.exists(whole) || part && j.settled[whole][everySink] {
 			delete(j.settled, dump)
 			continue
 		}
@@ -119,6 +126,7 @@ func (j *journal) rewrite(exists func(dump string) bool) error {
 		return err
 	}
 	j.size, j.torn = b.Len(), false
+	j.most = max(rewriteAfter, 2*j.size)
 	return nil
 }
 
@@ -147,14 +155,10 @@ func (j *journal) text() string {
 	return j.note
 }
 
-// setNote is when what is no longer needed is left out.
-func (j *journal) setNote(text string, exists func(dump string) bool) error {
+func (j *journal) setNote(text string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.note = strings.ReplaceAll(text, "\n", " ")
-	if j.size > rewriteAfter {
-		return j.rewrite(exists)
-	}
 	return j.add("n " + j.note)
 }
 
@@ -174,12 +178,13 @@ func (p *Process) Settle(dump, sink string) error { return p.noted(p.journal.don
 func (p *Process) Note() string { return p.journal.text() }
 
 // SetNote keeps a text of one line for the next reader.
-func (p *Process) SetNote(text string) error {
-	return p.noted(p.journal.setNote(text, func(dump string) bool {
+func (p *Process) SetNote(text string) error { return p.noted(p.journal.setNote(text)) }
+
+func dumpIn(dir *os.File) func(dump string) bool {
+	return func(dump string) bool {
 		var st unix.Stat_t
-		dump, _, _ = strings.Cut(dump, partMark)
-		return !dumpName.MatchString(dump) || unix.Fstatat(int(p.dir.Fd()), dump, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
-	}))
+		return !dumpName.MatchString(dump) || unix.Fstatat(int(dir.Fd()), dump, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	}
 }
 
 func (p *Process) noted(err error) error {

@@ -109,7 +109,7 @@ func (s *Spool) claim(name string) (*Process, error) {
 	}
 	p := &Process{name: name, path: filepath.Join(s.path, name), from: from, spool: s, dir: dir, owner: owner, claim: held}
 	// A journal that cannot be read costs repeats, not dumps.
-	if p.journal, err = readJournal(dir, journalFile); err != nil {
+	if p.journal, err = readJournal(dir, journalFile, dumpIn(dir)); err != nil {
 		s.opts.Logger.Warn("reading what was delivered before", "folder", p.path, "error", err)
 	}
 	return p, nil

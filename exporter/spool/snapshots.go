@@ -105,7 +105,7 @@ func (f *Folder) Claim() error {
 		f.opts.Logger.Debug("the file system locks no folders", "folder", f.path, "error", err)
 	}
 	f.dir = dir
-	if f.journal, err = readJournal(dir, FolderJournal); err != nil {
+	if f.journal, err = readJournal(dir, FolderJournal, f.exists); err != nil {
 		f.opts.Logger.Warn("reading what was delivered before", "folder", f.path, "error", err)
 	}
 	return nil
@@ -197,7 +197,7 @@ func (f *Folder) Dumps() ([]Dump, error) {
 			return nil
 		}
 		d := Dump{
-			Name: url.PathEscape(rel) + "@" + strconv.FormatInt(info.Size(), 10) + "-" + strconv.FormatInt(info.ModTime().UnixNano(), 10),
+			Name: url.PathEscape(rel) + "@" + version(info),
 			Size: info.Size(), ModTime: info.ModTime(), Path: path,
 		}
 		here[d.Name] = true
@@ -341,21 +341,24 @@ func (f *Folder) Settle(dump, sink string) error { return f.noted(f.journal.done
 func (f *Folder) Note() string { return f.journal.text() }
 
 // SetNote keeps a text of one line for the next reader.
-func (f *Folder) SetNote(text string) error {
-	return f.noted(f.journal.setNote(text, func(dump string) bool {
-		name, _, _ := strings.Cut(dump, partMark)
-		at := strings.LastIndexByte(name, '@')
-		if at < 0 {
-			return true
-		}
-		version := name[at+1:]
-		rel, err := url.PathUnescape(name[:at])
-		info, failed := os.Lstat(filepath.Join(f.path, rel))
-		if err != nil || failed != nil {
-			return false
-		}
-		return version == strconv.FormatInt(info.Size(), 10)+"-"+strconv.FormatInt(info.ModTime().UnixNano(), 10)
-	}))
+func (f *Folder) SetNote(text string) error { return f.noted(f.journal.setNote(text)) }
+
+// exists says whether a file is as it was when a dump was named after it.
+func (f *Folder) exists(dump string) bool {
+	at := strings.LastIndexByte(dump, '@')
+	if at < 0 {
+		return true
+	}
+	rel, err := url.PathUnescape(dump[:at])
+	if err != nil {
+		return false
+	}
+	info, err := os.Lstat(filepath.Join(f.path, rel))
+	return err == nil && dump[at+1:] == version(info)
+}
+
+func version(info fs.FileInfo) string {
+	return strconv.FormatInt(info.Size(), 10) + "-" + strconv.FormatInt(info.ModTime().UnixNano(), 10)
 }
 
 func (f *Folder) noted(err error) error {

@@ -201,7 +201,7 @@ func TestRunDeliversTheSnapshotsOfOthers(t *testing.T) {
 	if len(ooms) != 1 || !strings.HasPrefix(ooms[0], "2 "+pid+" cuda:0 ") || ids[strings.Fields(ooms[0])[3]] != "2 "+pid+" cuda:0 oom" {
 		t.Errorf("errors %q", ooms)
 	}
-	c.says(t, "2 of them are snapshots from "+snapshots, "out of memory on cuda:0: ")
+	c.says(t, "from the snapshots in "+snapshots+": 2", "out of memory on cuda:0: ")
 	summary, err := os.ReadFile(filepath.Join(c.dir, "out", "summary.txt"))
 	if err != nil || !strings.Contains(string(summary), "out of memory on cuda:0: ") {
 		t.Errorf("%v, summary %q", err, summary)

@@ -63,9 +63,13 @@ func (r *report) text() string {
 	if r.stats.Dumps == 0 {
 		line("no dump: no process of the job was profiled")
 	} else {
-		line("%s of %s%s", count(r.stats.Dumps, "dump", "dumps"), count(len(own), "process", "processes"), r.refused())
+		of := ""
+		if len(own) > 0 || len(folders) == 0 {
+			of = " of " + count(len(own), "process", "processes")
+		}
+		line("%s%s%s", count(r.stats.Dumps, "dump", "dumps"), of, r.refused())
 		for _, p := range folders {
-			line("%d of them are snapshots from %s", p.Dumps, p.Snapshots)
+			line("from the snapshots in %s: %d", p.Snapshots, p.Dumps)
 		}
 		if earlier > 0 {
 			line("%d of them were in the spool from earlier processes", earlier)
