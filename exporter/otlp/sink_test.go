@@ -490,7 +490,7 @@ func TestSlowReceiverCostsTheTimeoutOnly(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || sink.IsPermanent(err) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if d := time.Since(begin); d > 5*time.Second {
+		if d := time.Since(begin); d > time.Minute {
 			t.Errorf("%s: took %v", name, d)
 		}
 	}
