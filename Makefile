@@ -59,8 +59,9 @@ bench: build ## conversion speed and the cost for the job, as the tables of docs
 bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory
 	$(GO) run ./bench/snapshot
 
-soak: build ## delivery in bad weather: exporters killed anywhere, many processes; ten minutes
+soak: build ## delivery in bad weather: killed exporters and jobs, many processes, fork pools; ten minutes
 	HEAPWIRE_SOAK=10m $(GO) test -count=1 -timeout 30m -v -run 'Anywhere|ManyProcesses' ./exporter
+	HEAPWIRE_SOAK=10m $(GO) test -count=1 -timeout 30m -v -run 'Killed|SameAnswers|UnderALock' ./shim/inproc
 
 soak-shim: build ## every danger of the shim's for many rounds: about ten minutes
 	$(SHIM_MAKE) test-library
