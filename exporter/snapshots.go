@@ -41,7 +41,7 @@ type SnapshotSource struct {
 	// ID derives the id of a profile; the same view of the same device of the same snapshot has the same id always.
 	ID func(kind, view string) [16]byte
 	// First says whether this snapshot is the one that tells of an error: snapshots that follow each other have it all. Nil
-	// tells all. Key is the error's, newest that it is what this snapshot was taken for.
+	// tells all. Key is the error's; newest says that it is what this snapshot was taken for, and none of those before it has.
 	First func(key string, newest bool) bool
 	// Observed goes into the events.
 	Observed time.Time
@@ -175,7 +175,8 @@ func (b *partsBuilder) device(s *torchmem.Snapshot, d *torchmem.Device) error {
 		last := i == len(d.OOMs)-1
 		side := b.from.Sidecar
 		newest := last && side != nil && side.Reason == "oom" && (side.Device == d.Name || side.Device == "")
-		if b.from.First != nil && !b.from.First(b.key(s, o), newest) {
+		// Without times, two errors that look the same may be two.
+		if b.from.First != nil && !b.from.First(b.key(s, o), newest && s.Start.IsZero()) {
 			continue
 		}
 		p, err := s.OOMView(o)
