@@ -13,16 +13,18 @@ import (
 	"github.com/heapwire/heapwire/exporter/sink"
 )
 
-// meters are the pipeline's own metrics. The zero value measures nothing.
-type meters struct {
+// Meters are a pipeline's own metrics, or those of several together.
+type Meters struct {
 	conversion, delivery metric.Float64Histogram
+	registered           metric.Registration
 }
 
 // scopeName names what measures.
 const scopeName = "github.com/heapwire/heapwire/exporter"
 
-func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
-	m := &meters{}
+// NewMeters measures what stats gives, until Close. Without a provider it measures nothing.
+func NewMeters(provider metric.MeterProvider, stats func() Stats) (*Meters, error) {
+	m := &Meters{}
 	if provider == nil {
 		return m, nil
 	}
@@ -60,8 +62,8 @@ func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
 			return m, fmt.Errorf("making the pipeline's metrics: %w", err)
 		}
 	}
-	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		s := p.Stats()
+	registered, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := stats()
 		reason := func(r string) attribute.KeyValue { return attribute.String("reason", r) }
 		o.ObserveInt64(found, int64(s.Dumps))
 		o.ObserveInt64(killed, int64(s.Killed))
@@ -87,7 +89,16 @@ func newMeters(p *Pipeline, provider metric.MeterProvider) (*meters, error) {
 	if err != nil {
 		return m, fmt.Errorf("registering the pipeline's metrics: %w", err)
 	}
+	m.registered = registered
 	return m, nil
+}
+
+// Close ends the measuring of what stats gives.
+func (m *Meters) Close() error {
+	if m.registered == nil {
+		return nil
+	}
+	return m.registered.Unregister()
 }
 
 func outcome(err error) string {
@@ -101,13 +112,13 @@ func outcome(err error) string {
 	}
 }
 
-func (m *meters) converted(took time.Duration, err error) {
+func (m *Meters) converted(took time.Duration, err error) {
 	if m.conversion != nil {
 		m.conversion.Record(context.Background(), took.Seconds(), metric.WithAttributes(attribute.String("outcome", outcome(err))))
 	}
 }
 
-func (m *meters) delivered(name string, took time.Duration, err error) {
+func (m *Meters) delivered(name string, took time.Duration, err error) {
 	if m.delivery != nil {
 		m.delivery.Record(context.Background(), took.Seconds(),
 			metric.WithAttributes(attribute.String("sink", name), attribute.String("outcome", outcome(err))))

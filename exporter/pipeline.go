@@ -35,14 +35,18 @@ type Retry struct {
 
 // Config says what a pipeline reads and where it sends it.
 type Config struct {
-	Spool   *spool.Spool
+	Spool   *spool.Spool     // may be nil where there are Folders
 	Sinks   []sink.Sink      // at least one
 	Events  []sink.EventSink // beside those among Sinks that take events
 	Convert func(r io.Reader, name string) (*convert.Heap, error)
 	// Folders hold snapshots that others made; their files are never removed.
 	Folders []*spool.Folder
-	Keep    bool // keep delivered dumps in spool.DeliveredFolder, and dumps that cannot be read where they are
-	Retry   Retry
+	// Poll is how often Folders are looked at where there is no Spool, 5 s.
+	Poll time.Duration
+	Keep bool // keep delivered dumps in spool.DeliveredFolder, and dumps that cannot be read where they are
+	// Quarantine sets a dump that a sink refused for good aside, with the reason beside it, instead of removing it.
+	Quarantine bool
+	Retry      Retry
 	// Limits bound what waits in the folders that this pipeline has claimed: 1 GiB, 20 000 files, 24 h where a field is 0;
 	// a negative one is no bound.
 	Limits spool.Limits
@@ -50,6 +54,8 @@ type Config struct {
 	NoSummary bool
 	Logger    *slog.Logger         // nil: silent
 	Meters    metric.MeterProvider // for the pipeline's own metrics, until it is shut down itself; nil: none
+	// Shared are metrics of several pipelines together, instead of Meters.
+	Shared *Meters
 
 	now func() time.Time
 }
@@ -59,7 +65,7 @@ type Pipeline struct {
 	cfg     Config
 	log     *slog.Logger
 	workers []*worker
-	meters  *meters
+	meters  *Meters
 
 	run    context.Context // ends with the time that Shutdown is given
 	stop   context.CancelFunc
@@ -138,6 +144,7 @@ type entry struct {
 	busy    int              // attempts under way
 	done    bool             // delivered or given up by all, dropped, or unreadable; only its file may be left
 	left    bool             // unreadable, and its file stays
+	refused string           // why sinks refused it for good
 
 	queued  bool // in its process's lane
 	convert sync.Mutex
@@ -157,8 +164,8 @@ func (e *entry) snapshot() bool { return e.dump.Kind != "" || e.process.folder !
 // New checks a configuration. Nothing is read before Start.
 func New(cfg Config) (*Pipeline, error) {
 	switch {
-	case cfg.Spool == nil:
-		return nil, errors.New("making a pipeline: no spool")
+	case cfg.Spool == nil && len(cfg.Folders) == 0:
+		return nil, errors.New("making a pipeline: no spool and no folder")
 	case len(cfg.Sinks) == 0:
 		return nil, errors.New("making a pipeline: no sink")
 	case cfg.Convert == nil:
@@ -195,10 +202,52 @@ func New(cfg Config) (*Pipeline, error) {
 	for _, s := range cfg.Events {
 		add(newWorker(p, nil, s))
 	}
+	if p.meters = cfg.Shared; p.meters != nil {
+		return p, nil
+	}
 	var err error
-	p.meters, err = newMeters(p, cfg.Meters)
+	p.meters, err = NewMeters(cfg.Meters, p.Stats)
 	return p, err
 }
+
+// where is what messages call the place that is read.
+func (p *Pipeline) where() string {
+	if p.cfg.Spool != nil {
+		return p.cfg.Spool.Path()
+	}
+	return p.cfg.Folders[0].Path()
+}
+
+// changes sends when there may be something new.
+func (p *Pipeline) changes(ctx context.Context) <-chan struct{} {
+	if p.cfg.Spool != nil {
+		return p.cfg.Spool.Changes(ctx)
+	}
+	every := p.cfg.Poll
+	if every <= 0 {
+		every = 5 * time.Second
+	}
+	out := make(chan struct{}, 1)
+	out <- struct{}{}
+	go func() {
+		defer close(out)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			select {
+			case out <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return out
+}
+
 
 // maxConversions is how many snapshots are converted at a time: each takes memory in proportion to its size.
 const maxConversions = 4
@@ -241,7 +290,7 @@ func (p *Pipeline) Start() {
 		defer close(p.looked)
 		// A burst of events is one look: listing hundreds of folders has its price.
 		const pause = 100 * time.Millisecond
-		for range p.cfg.Spool.Changes(watch) {
+		for range p.changes(watch) {
 			p.look(watch, false)
 			select {
 			case <-watch.Done():
@@ -270,7 +319,7 @@ func (p *Pipeline) shutdown(ctx context.Context) error {
 			p.look(ctx, true)
 		}
 		if left := p.await(ctx); left > 0 {
-			errs = append(errs, fmt.Errorf("%w: %d left in %s", ErrUndelivered, left, p.cfg.Spool.Path()))
+			errs = append(errs, fmt.Errorf("%w: %d left in %s", ErrUndelivered, left, p.where()))
 		}
 	}
 	p.stop()
@@ -382,8 +431,14 @@ func (p *Pipeline) await(ctx context.Context) int {
 func (p *Pipeline) look(ctx context.Context, now bool) {
 	p.scanning.Lock()
 	defer p.scanning.Unlock()
-	folders, err := p.cfg.Spool.Processes()
-	p.complain(err)
+	var (
+		folders []string
+		err     error
+	)
+	if p.cfg.Spool != nil {
+		folders, err = p.cfg.Spool.Processes()
+		p.complain(err)
+	}
 	// A spool that cannot be listed for now has lost nothing yet.
 	if folders == nil && err != nil {
 		return
@@ -652,7 +707,7 @@ func (p *Pipeline) enforce() {
 		default:
 			e.open = nil
 			p.stats.Dropped[string(d.Why)]++
-			p.warn(fmt.Sprintf("the spool %s is above its limit of %s: dropping dumps", p.cfg.Spool.Path(), d.Why))
+			p.warn(fmt.Sprintf("the spool %s is above its limit of %s: dropping dumps", p.where(), d.Why))
 			p.finish(e)
 		}
 		return false
@@ -804,7 +859,15 @@ func (p *Pipeline) settle(e *entry, w *worker) {
 		return
 	}
 	var err error
-	if e.event == nil {
+	p.mu.Lock()
+	refused := e.refused
+	p.mu.Unlock()
+	switch {
+	case e.event != nil:
+	case refused != "" && p.cfg.Quarantine:
+		p.converted.drop(e)
+		p.setAside(e, errors.New(refused))
+	default:
 		p.converted.drop(e)
 		if err = claim.Acknowledge(e.dump, p.cfg.Keep); err != nil {
 			p.complain(errors.Join(err, claim.Settle(e.dump.Name, w.key)))

@@ -698,7 +698,7 @@ func TestNewWantsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, cfg := range map[string]Config{
-		"no spool":     {Sinks: []sink.Sink{&memory{}}, Convert: convertText},
+		"no spool and": {Sinks: []sink.Sink{&memory{}}, Convert: convertText},
 		"no sink":      {Spool: s, Convert: convertText},
 		"no converter": {Spool: s, Sinks: []sink.Sink{&memory{}}},
 	} {

@@ -4,6 +4,7 @@ package exporter
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/heapwire/heapwire/exporter/sink"
@@ -39,6 +40,51 @@ type SinkStats struct {
 	Down       bool           // the last attempt failed
 	LastError  error          // of the last attempt that failed
 	Counts     map[string]int // what the sink itself counts beside these
+}
+
+// Add adds what another pipeline has done. Sinks of one name count as one.
+func (s *Stats) Add(other Stats) {
+	s.Dumps += other.Dumps
+	s.Converted += other.Converted
+	s.ConvertFailed += other.ConvertFailed
+	s.ReadFailed += other.ReadFailed
+	s.AcknowledgeFailed += other.AcknowledgeFailed
+	s.Killed += other.Killed
+	s.Pending += other.Pending
+	s.Oldest = max(s.Oldest, other.Oldest)
+	s.Warnings += other.Warnings
+	s.ConvertTime += other.ConvertTime
+	s.Dropped = sumOf(s.Dropped, other.Dropped)
+	for _, o := range other.Sinks {
+		at := slices.IndexFunc(s.Sinks, func(w SinkStats) bool { return w.Name == o.Name })
+		if at < 0 {
+			s.Sinks = append(s.Sinks, o)
+			continue
+		}
+		w := &s.Sinks[at]
+		w.Accepted += o.Accepted
+		w.Events += o.Events
+		w.GivenUp += o.GivenUp
+		w.Refused += o.Refused
+		w.Retries += o.Retries
+		w.Bytes += o.Bytes
+		w.Waiting += o.Waiting
+		if o.Down {
+			w.Down, w.LastError = true, o.LastError
+		}
+		w.Counts = sumOf(w.Counts, o.Counts)
+	}
+}
+
+func sumOf(a, b map[string]int) map[string]int {
+	out := maps.Clone(a)
+	if out == nil && len(b) > 0 {
+		out = map[string]int{}
+	}
+	for k, n := range b {
+		out[k] += n
+	}
+	return out
 }
 
 // Stats gives the figures as they are now.

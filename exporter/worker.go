@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -275,6 +276,7 @@ func (w *worker) giveUp(e *entry, err error, refused bool) {
 	w.stats.GivenUp++
 	if refused {
 		w.stats.Refused++
+		e.refused = strings.TrimPrefix(e.refused+"\n"+fmt.Sprintf("sink %s refused it: %v", w.name, err), "\n")
 	}
 	w.p.mu.Unlock()
 	w.tell(fmt.Sprintf("sink %s gave up dump %s: %v", w.name, e.path(), err))
