@@ -248,7 +248,6 @@ func (p *Pipeline) changes(ctx context.Context) <-chan struct{} {
 	return out
 }
 
-
 // maxConversions is how many snapshots are converted at a time: each takes memory in proportion to its size.
 const maxConversions = 4
 
