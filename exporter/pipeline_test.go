@@ -173,6 +173,12 @@ func (p *place) pipeline(change func(*Config), sinks ...sink.Sink) *Pipeline {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = pipeline.Shutdown(ctx)
+		// Whoever was left behind may be writing into the folders still.
+		p.until("all of it has ended", func() bool {
+			pipeline.mu.Lock()
+			defer pipeline.mu.Unlock()
+			return len(pipeline.running()) == 0
+		})
 	})
 	return pipeline
 }
