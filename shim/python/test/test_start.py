@@ -112,10 +112,9 @@ class Start(Program):
         last = self.make("last", {"sitecustomize.py": "import sys\nsys.last = 1\n"})
         ask = "import sys; print(sys.mark, getattr(sys, 'last', 0), [type(f).__name__ for f in sys.meta_path if hasattr(f, 'heapwire')])"
         self.assertEqual(self.run_python([chains, self.ours, last], "-c", ask), (0, "next 1 ['_Stub']\n", ""))
-        self.assertEqual(
-            self.run_python([chains, self.ours], "-c", ask),
-            (0, "(\"No module named 'sitecustomize'\", 'sitecustomize') 0 ['_Stub']\n", ""),
-        )
+        # Distributions have one of their own, in the standard library.
+        code, out, err = self.run_python([chains], "-c", ask)
+        self.assertEqual(self.run_python([chains, self.ours], "-c", ask), (code, out.replace("[]", "['_Stub']"), err))
 
     def test_two_of_us_are_one(self):
         link = os.path.join(self.folder, "link")
@@ -162,11 +161,11 @@ class Start(Program):
             try:
                 import sitecustomize
             except ImportError as e:
-                print(e.name)
+                assert e.name == "sitecustomize"
             print("heapwire._arm" in sys.modules, "torch_npu" in sys.modules, [p for p in sys.path if p == %r])
             """
         ) % (self.ours, self.ours)
-        expected = "sitecustomize\nTrue False ['%s']\n" % self.ours
+        expected = "True False ['%s']\n" % self.ours
         self.assertEqual(self.run_python([STANDIN], "-S", "-c", code), (0, expected, ""))
 
 
@@ -191,7 +190,8 @@ class Imports(Program):
         results = []
         for watch in (False, True):
             head = WATCHED % {"package": PACKAGE, "watch": watch}
-            results.append(self.run_python(path, "-c", head + textwrap.dedent(code) + "\nprint('told', told)\n"))
+            # -S: what the machine has installed is not to be found.
+            results.append(self.run_python(path, "-S", "-c", head + textwrap.dedent(code) + "\nprint('told', told)\n"))
         self.assertEqual(results[0][1].replace("told None", "told %r" % (told,)), results[1][1], results[1][2])
         self.assertEqual((results[0][0], results[0][2]), (results[1][0], results[1][2]))
         self.assertEqual(results[1][0], 0, results[1][2])
