@@ -12,14 +12,36 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <dlfcn.h>
 
 int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen);
+void *mallocx(size_t size, int flags);
 
-const char *malloc_conf = "prof:true,prof_active:false,lg_prof_sample:19";
+/* docs/performance.md has what each is worth. Buffers up to 1 MiB stay with the thread that freed them, and a buffer beyond
+ * 8 MiB is not given back to the kernel the moment it is freed. */
+#define FAST "tcache_max:1048576,oversize_threshold:0"
+
+/* The library's own options again, with free pages given back after one second and not ten. */
+#define LEAN "tcache_max:32768,oversize_threshold:8388608,dirty_decay_ms:1000,narenas:2"
+
+const char *malloc_conf = "prof:true,prof_active:false,lg_prof_sample:19," FAST;
+
+/* What jemalloc calls for secure_getenv (the Makefile renames it), at the first malloc, under its lock of initialisation: before
+ * any constructor of ours. A later option wins over an earlier one, so the user's stand behind ours. */
+const char *hw_alloc_environment(const char *name)
+{
+	static char joined[4096];
+	const char *user = secure_getenv(name), *which = secure_getenv("HEAPWIRE_ALLOCATOR");
+	if (strcmp(name, "MALLOC_CONF") || !which || strcasecmp(which, "lean"))
+		return user;
+	int n = snprintf(joined, sizeof joined, "%s%s%s", LEAN, user && *user ? "," : "", user ? user : "");
+	return n < (int)sizeof joined ? joined : user;
+}
 
 static bool get(const char *name, void *v, size_t size)
 {
@@ -68,8 +90,34 @@ const char *hw_alloc_check(void)
 	return NULL;
 }
 
+/* jemalloc keeps its books of a stack in small blocks of arena 0. A program that frees each sample before the next one is
+ * taken makes it take pages for them and give them back each time, two thirds of what a sample costs. One block that stays
+ * keeps its page in place. Values of the flags: MALLOCX_ARENA(0) and MALLOCX_TCACHE_NONE of jemalloc.h. */
+static void keep_books_in_place(void)
+{
+	static const int flags = (0 + 1) << 20 | (-1 + 2) << 8;
+	static const unsigned short sizes[] = {64,  80,	 96,  112, 128, 160, 192, 224, 256,  320,
+					       384, 448, 512, 640, 768, 896, 1024, 1280};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		void *volatile kept = mallocx(sizes[i], flags);
+		(void)kept;
+	}
+}
+
+/* The first arena is made before jemalloc has read opt.oversize_threshold, and keeps 8 MiB (5.3.0, arena_init_huge). */
+void hw_alloc_tune(void)
+{
+	size_t threshold = 0;
+	if (!get("opt.oversize_threshold", &threshold, sizeof threshold))
+		return;
+	if (!threshold)
+		threshold = SIZE_MAX >> 1;
+	mallctl("arena.0.oversize_threshold", NULL, NULL, &threshold, sizeof threshold);
+}
+
 const char *hw_alloc_start(void)
 {
+	keep_books_in_place();
 	if (hw_config.lg_sample_set) {
 		size_t lg = hw_config.lg_sample;
 		if (mallctl("prof.reset", NULL, NULL, &lg, sizeof lg))

@@ -6,6 +6,9 @@
 /* Is this library's malloc the program's, and does its jemalloc profile? NULL, or the reason against it in words. */
 const char *hw_alloc_check(void);
 
+/* In every process: settings that jemalloc takes at run time only. */
+void hw_alloc_tune(void);
+
 /* Sets the sampling interval, installs the hook and turns sampling on. NULL, or the reason in words. */
 const char *hw_alloc_start(void);
 

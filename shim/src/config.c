@@ -17,10 +17,10 @@
 
 struct hw_config hw_config;
 
-enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_OBJECTS, T_STACKS, T_EXPORT };
+enum type { T_BOOL, T_TARGET, T_PATH, T_DURATION, T_SIZE, T_LG_SIZE, T_PERCENT, T_LEVELS, T_JUMP, T_SIGNAL, T_OBJECTS, T_STACKS, T_EXPORT, T_ALLOCATOR };
 
 static const char *const type_names[] = {"on|off", "auto|all|none", "path", "duration", "size", "size", "percent", "percents",
-					 "percent, size or both", "signal", "sampled|malloc|off", "leaf|full", "auto|inproc|off"};
+					 "percent, size or both", "signal", "sampled|malloc|off", "leaf|full", "auto|inproc|off", "fast|lean"};
 
 struct row {
 	const char *name;
@@ -47,8 +47,8 @@ static const struct row rows[] = {
 	 hw_config.spool},
 	{"HEAPWIRE_INTERVAL", T_DURATION, "60s", 100000000ull, 86400ull * 1000000000ull, "100ms to 24h, or 0 for none",
 	 "time between two dumps (ms, s, m, h)", &hw_config.interval_ns},
-	{"HEAPWIRE_SAMPLE_BYTES", T_LG_SIZE, "512KiB", 1, 1ull << 40, "1 to 1TiB, rounded down to a power of two",
-	 "mean number of allocated bytes between two samples (KiB, MiB, GiB)", &hw_config.lg_sample},
+	{"HEAPWIRE_SAMPLE_BYTES", T_LG_SIZE, "512KiB", 1, 1ull << 40, "1 to 1TiB, rounded down to a power of two, or auto",
+	 "mean number of allocated bytes between two samples (KiB, MiB, GiB); auto finds one in the first seconds", &hw_config.lg_sample},
 	{"HEAPWIRE_PYTHON_FRAMES", T_BOOL, "on", 0, 0, "", "Python frames in the stacks; off leaves the native ones",
 	 &hw_config.python_frames},
 	{"HEAPWIRE_STACKS", T_STACKS, "leaf", 0, 0, "",
@@ -59,6 +59,8 @@ static const struct row rows[] = {
 	 &hw_config.python_objects},
 	{"HEAPWIRE_EXIT_DUMP", T_BOOL, "on", 0, 0, "", "a last dump when the process exits or calls _exit",
 	 &hw_config.exit_dump},
+	{"HEAPWIRE_ALLOCATOR", T_ALLOCATOR, "fast", 0, 0, "",
+	 "jemalloc's settings: for speed, or for little memory; single ones by MALLOC_CONF", &hw_config.lean},
 	{"HEAPWIRE_GIANT", T_SIZE, "1GiB", 0, UINT64_MAX / 2, "0 for off",
 	 "one request from this size on is noted before it is served, and dumped at once", &hw_config.giant_bytes},
 	{"HEAPWIRE_PRESSURE", T_LEVELS, "80,90,95", 1, 100, "up to 8, rising, or off",
@@ -115,7 +117,7 @@ struct unit {
 static const struct unit durations[] = {{"", 1000000000ull}, {"ms", 1000000ull}, {"s", 1000000000ull},
 					{"m", 60000000000ull}, {"h", 3600000000000ull}, {NULL, 0}};
 static const struct unit sizes[] = {{"", 1}, {"b", 1}, {"k", 1 << 10}, {"kib", 1 << 10}, {"m", 1 << 20}, {"mib", 1 << 20},
-				    {"g", 1 << 30}, {"gib", 1 << 30}, {NULL, 0}};
+				    {"g", 1 << 30}, {"gib", 1 << 30}, {"t", 1ull << 40}, {"tib", 1ull << 40}, {NULL, 0}};
 
 /* A whole number and a unit; false on anything else, on overflow too. */
 static bool parse_number(const char *s, const struct unit *u, uint64_t *v)
@@ -274,7 +276,12 @@ static bool set(const struct row *r, const char *s)
 		return *(bool *)r->to || !strcasecmp(s, "leaf");
 	case T_EXPORT:
 		return parse_name(s, exports, r->to);
+	case T_ALLOCATOR:
+		*(bool *)r->to = !strcasecmp(s, "lean");
+		return *(bool *)r->to || !strcasecmp(s, "fast");
 	case T_LG_SIZE:
+		if ((hw_config.sample_auto = !strcasecmp(s, "auto")))
+			return true; /* begins at the default */
 		if (!parse_number(s, sizes, &n) || n < r->min || n > r->max)
 			return false;
 		*(unsigned *)r->to = 63u - (unsigned)__builtin_clzll(n);

@@ -14,6 +14,8 @@ struct hw_config {
 	uint64_t interval_ns;  /* HEAPWIRE_INTERVAL, 0: no interval dumps */
 	unsigned lg_sample;    /* HEAPWIRE_SAMPLE_BYTES as a power of two */
 	bool lg_sample_set;    /* said by the user: wins over MALLOC_CONF */
+	bool sample_auto;      /* HEAPWIRE_SAMPLE_BYTES=auto */
+	bool lean;             /* HEAPWIRE_ALLOCATOR; alloc.c has looked at it itself, before there was a configuration */
 	bool exec_guard;       /* HEAPWIRE_EXEC_GUARD */
 	bool otel_ctx;         /* HEAPWIRE_OTEL_CTX */
 	bool python_frames;    /* HEAPWIRE_PYTHON_FRAMES */

@@ -9,6 +9,7 @@
  */
 #include "dump.h"
 
+#include "account.h"
 #include "alloc.h"
 #include "config.h"
 #include "giant.h"
@@ -233,8 +234,9 @@ static void memory_of_process(struct hw_out *o)
 	uint64_t v, rss = 0;
 	if (hw_read_file("/proc/self/status", text, sizeof text) > 0) {
 		static const char *const keys[][2] = {
-			{"VmRSS", "rss"}, {"RssAnon", "anon"}, {"RssFile", "file"}, {"RssShmem", "shmem"}};
-		for (size_t i = 0; i < 4; i++)
+			{"VmRSS", "rss"},    {"RssAnon", "anon"},	   {"RssFile", "file"},
+			{"RssShmem", "shmem"}, {"VmSwap", "swap"}, {"VmPTE", "page_tables"}, {"HugetlbPages", "hugetlb"}};
+		for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 			if (kb_line(text, keys[i][0], &v)) {
 				line_dec(o, keys[i][1], v);
 				rss = i ? rss : v;
@@ -243,6 +245,22 @@ static void memory_of_process(struct hw_out *o)
 	/* The kernel walks every page for it, 30 ms a GiB, and whoever maps or unmaps memory waits meanwhile. */
 	if (rss <= PSS_MOST && hw_read_file("/proc/self/smaps_rollup", text, sizeof text) > 0 && kb_line(text, "Pss", &v))
 		line_dec(o, "pss", v);
+}
+
+static bool accounted;
+
+static void parts(struct hw_out *o, const struct hw_account *a)
+{
+	for (int i = 0; i < HW_PARTS; i++)
+		line_dec(o, hw_account_keys[i], a->part[i]);
+	line_dec(o, "part_sum", a->counted);
+	line_dec(o, "thread_stacks", a->stacks);
+	if (a->arenas) {
+		line_dec(o, "python_arenas", a->arenas);
+		line_dec(o, "python_arena_bytes", a->arena_bytes);
+		line_dec(o, "python_block_bytes", a->arena_blocks);
+	}
+	line_dec(o, "mappings_lost", a->lost);
 }
 
 static void meta(struct hw_out *o, uint64_t number, const char *reason, const char *why, uint64_t time_ns, uint64_t interval_ns,
@@ -269,7 +287,11 @@ static void meta(struct hw_out *o, uint64_t number, const char *reason, const ch
 		line_dec(o, "mapped", a->mapped);
 		line_dec(o, "retained", a->retained);
 	}
+	static struct hw_account account;
+	accounted = hw_account(&account); /* first: it touches tables of its own */
 	memory_of_process(o);
+	if (accounted)
+		parts(o, &account);
 	uint64_t current, max;
 	if (hw_cgroup_figures(&current, &max)) {
 		line_dec(o, "cgroup_current", current);
@@ -451,6 +473,8 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 		hw_out_begin(&o, fd, buffer, sizeof buffer);
 		meta(&o, number, reason, why, wall, mono - last_mono_ns, &stats);
 		build_ids(&o);
+		if (accounted)
+			hw_account_mappings(&o);
 		hw_giant_write(&o, use_address);
 		hw_slots_write(&o, use_address);
 		frames(&o);

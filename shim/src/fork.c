@@ -12,6 +12,7 @@
  */
 #include "fork.h"
 
+#include "account.h"
 #include "alloc.h"
 #include "clock.h"
 #include "dump.h"
@@ -89,6 +90,7 @@ static void child(void)
 	hw_objects_forked();
 	hw_giant_forked();
 	hw_triggers_forked();
+	hw_account_forked();
 	hw_dump_forked();
 	hw_exit_forked();
 	hw_inproc_forked();

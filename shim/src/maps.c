@@ -29,6 +29,8 @@ static bool parse(char *line, struct hw_mapping *m)
 	if (*p != ' ' || strlen(p) < 6)
 		return false;
 	m->executable = p[3] == 'x';
+	m->shared = p[4] == 's';
+	m->closed = p[1] != 'r' && p[2] != 'w';
 	m->offset = strtoull(p + 6, &p, 16);
 	p += strspn(p, " ");
 	p += strcspn(p, " "); /* device */

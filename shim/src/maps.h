@@ -7,7 +7,7 @@
 struct hw_mapping {
 	uintptr_t start, end;
 	uint64_t offset, inode;
-	bool executable;
+	bool executable, shared, closed; /* closed: neither read nor written */
 	const char *path; /* "" for anonymous memory; cut at 4095 bytes */
 };
 

@@ -14,6 +14,7 @@
 #include "identity.h"
 #include "inproc.h"
 #include "native.h"
+#include "owned.h"
 #include "otelctx.h"
 #include "out.h"
 #include "pyframes.h"
@@ -36,6 +37,7 @@ static void python_frames(int py)
 __attribute__((constructor)) static void start(void)
 {
 	hw_config_read();
+	hw_alloc_tune();
 	hw_exec_init();
 	if (!hw_config.enabled || hw_config.target == HW_TARGET_NONE)
 		return;
@@ -53,6 +55,8 @@ __attribute__((constructor)) static void start(void)
 		return;
 	}
 	python_frames(py);
+	if (py)
+		hw_owned_init();
 	hw_identity_environment();
 	hw_identity.pid = (int)getpid();
 	hw_dump_begin();
