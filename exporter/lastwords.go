@@ -10,12 +10,17 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/heapwire/heapwire/convert/compare"
+	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/exporter/sink"
 	"github.com/heapwire/heapwire/exporter/spool"
 )
 
 // deathNote stands for the event of a process's end where deliveries are noted.
 const deathNote = "death"
+
+// verdictNote is the same for the nth verdict on a process.
+func verdictNote(n int) string { return "verdict " + strconv.Itoa(n) }
 
 // topStacks is how many stacks an event names, topFrames how many frames of each.
 const (
@@ -73,28 +78,35 @@ func (p *Pipeline) keep(proc *process) {
 	p.complain(err)
 }
 
-func lastDump(it *sink.Item, s snapshot) *sink.LastDump {
-	last := &sink.LastDump{Seq: it.Seq, Reason: it.Reason, Time: it.Time, ProfileID: it.ProfileID, Live: s.live, Figures: it.Figures}
-	keys := make([]uint64, 0, len(s.sums))
-	for key := range s.sums {
+func lastDump(it *sink.Item, s compare.Snapshot) *sink.LastDump {
+	last := &sink.LastDump{Seq: it.Seq, Reason: it.Reason, Time: it.Time, ProfileID: it.ProfileID, Live: s.Live.Bytes, Figures: it.Figures}
+	keys := make([]uint64, 0, len(s.Stacks))
+	for key := range s.Stacks {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b uint64) int { return cmp.Or(cmp.Compare(s.sums[b], s.sums[a]), cmp.Compare(a, b)) })
+	slices.SortFunc(keys, func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(s.Stacks[b].Bytes, s.Stacks[a].Bytes), cmp.Compare(a, b))
+	})
 	for _, key := range keys[:min(topStacks, len(keys))] {
-		held := sink.Held{Bytes: s.sums[key]}
-		for _, f := range s.names[key].frames[:min(topFrames, len(s.names[key].frames))] {
-			text := f.Function
-			if f.File != "" {
-				text += " " + f.File
-				if f.Line > 0 {
-					text += ":" + strconv.FormatInt(f.Line, 10)
-				}
-			}
-			held.Frames = append(held.Frames, text)
-		}
-		last.Top = append(last.Top, held)
+		last.Top = append(last.Top, sink.Held{Bytes: s.Stacks[key].Bytes, Frames: textOf(s.Names[key].Frames, topFrames)})
 	}
 	return last
+}
+
+// textOf reads "function file:line" a frame.
+func textOf(frames []stack.Frame, most int) []string {
+	var out []string
+	for _, f := range frames[:min(most, len(frames))] {
+		text := f.Function
+		if f.File != "" {
+			text += " " + f.File
+			if f.Line > 0 {
+				text += ":" + strconv.FormatInt(f.Line, 10)
+			}
+		}
+		out = append(out, text)
+	}
+	return out
 }
 
 // ending is what a process's parent knows of its end.

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/heapwire/heapwire/convert"
+	"github.com/heapwire/heapwire/convert/compare"
 	"github.com/heapwire/heapwire/exporter/sink"
 	"github.com/heapwire/heapwire/exporter/spool"
 )
@@ -50,7 +51,8 @@ type Config struct {
 	// Limits bound what waits in the folders that this pipeline has claimed: 1 GiB, 20 000 files, 24 h where a field is 0;
 	// a negative one is no bound.
 	Limits spool.Limits
-	// NoSummary leaves out what Processes and Growth tell, and with it the memory for it, which grows with the processes.
+	// NoSummary leaves out what Processes, Growth and Verdicts tell, and with it the memory for it, which grows with the
+	// processes. What sinks for events need is remembered of the processes that are there.
 	NoSummary bool
 	Logger    *slog.Logger         // nil: silent
 	Meters    metric.MeterProvider // for the pipeline's own metrics, until it is shut down itself; nil: none
@@ -88,7 +90,7 @@ type Pipeline struct {
 	endings   map[int]*ending
 	stats     Stats
 	said      map[string]bool
-	names     map[uint64]named
+	names     map[uint64]compare.Named
 }
 
 // process is a claimed process folder.
@@ -101,7 +103,9 @@ type process struct {
 	whole    bool // identity was read without an error
 	entries  map[string]*entry
 	summary  Process
-	history  history
+	series   compare.Series
+	verdicts map[uint64]toldVerdict // by verdictKey
+	told     int                    // events of verdicts so far
 	memo     memo
 	mourned  bool // its end was told, or needs no telling
 	kept     []spool.Dump
@@ -182,7 +186,7 @@ func New(cfg Config) (*Pipeline, error) {
 	p := &Pipeline{
 		cfg: cfg, log: cfg.Logger, hurry: make(chan struct{}), looked: make(chan struct{}), idle: make(chan struct{}),
 		changed: make(chan struct{}), processes: map[string]*process{}, endings: map[int]*ending{}, said: map[string]bool{},
-		names: map[uint64]named{}, converted: &cache{size: len(cfg.Sinks) + 1},
+		names: map[uint64]compare.Named{}, converted: &cache{size: len(cfg.Sinks) + 1},
 		slots: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxConversions)),
 	}
 	p.stats.Dropped = map[string]int{}
@@ -731,12 +735,12 @@ func (p *Pipeline) take(e *entry) {
 	began := time.Now()
 	parts, err := p.partsOf(e)
 	var (
-		now  snapshot
+		now  compare.Snapshot
 		item *sink.Item
 	)
 	if err == nil && !e.snapshot() {
 		item = parts.Items[0]
-		now = snapshotOf(item.Profile)
+		now = snapshotOf(item)
 	}
 	took := time.Since(began)
 	p.meters.converted(took, err)
@@ -801,13 +805,18 @@ func (p *Pipeline) take(e *entry) {
 			s.Giants = append(s.Giants, giant)
 		}
 	}
-	s.Live = now.live
-	if !p.cfg.NoSummary {
+	s.Live = now.Live.Bytes
+	var verdicts []*entry
+	if !p.cfg.NoSummary || p.takesEvents() {
 		p.remember(e.process, now)
+		verdicts = p.tell(e.process, item)
 	}
 	p.mu.Unlock()
 	p.memorise(e.process, lastDump(item, now))
 	p.offer(e)
+	for _, v := range verdicts {
+		p.offer(v)
+	}
 }
 
 func (p *Pipeline) offer(e *entry) {
@@ -844,16 +853,22 @@ func (p *Pipeline) settle(e *entry, w *worker) {
 		p.mu.Unlock()
 		return
 	}
-	delete(e.open, w)
-	last := len(e.open) == 0
+	alone := len(e.open) == 1
 	p.mu.Unlock()
 	claim := e.process.claim
+	// Noted before it counts: when all have settled, the folder may be let go of.
 	if e.event != nil {
-		p.complain(claim.Settle(deathNote, w.key))
-	} else if !last {
+		if e.event.Verdict == nil { // a verdict is for now: who reads on later comes to one of its own
+			p.complain(claim.Settle(deathNote, w.key))
+		}
+	} else if !alone {
 		// Removing the file says the same of the last one.
 		p.complain(claim.Settle(e.dump.Name, w.key))
 	}
+	p.mu.Lock()
+	delete(e.open, w)
+	last := len(e.open) == 0 && !e.done
+	p.mu.Unlock()
 	if !last {
 		return
 	}
@@ -937,7 +952,7 @@ func (p *Pipeline) drain(proc *process) {
 func (p *Pipeline) fade(proc *process) {
 	const remembered = 256
 	if len(p.seen) > remembered {
-		proc.history = history{}
+		proc.series = compare.Series{}
 	}
 }
 

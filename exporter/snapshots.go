@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/heapwire/heapwire/convert/compare"
 	"github.com/heapwire/heapwire/convert/torchmem"
 	"github.com/heapwire/heapwire/exporter/sink"
 )
@@ -204,6 +205,13 @@ func (b *partsBuilder) device(s *torchmem.Snapshot, d *torchmem.Device) error {
 			return err
 		}
 		b.item(p, d.Kind, d.Name, view, view+"@"+d.Name, b.from.Base)
+	}
+	for i, v := range compare.Device(d) {
+		at := s.Time
+		if at.IsZero() {
+			at = b.from.Time
+		}
+		b.tell(fmt.Sprintf("verdict%d@%s", i, d.Name), &sink.Event{Verdict: verdictOf(v, origin, at, [16]byte{})})
 	}
 	if d.WindowTruncated {
 		w := &sink.Window{

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heapwire/heapwire/convert/compare"
 	"github.com/heapwire/heapwire/exporter/sink"
 )
 
@@ -125,9 +126,31 @@ func (p *Pipeline) Growth(n int, include func(Process) bool) []Growth {
 	defer p.mu.Unlock()
 	var grown []Growth
 	for _, proc := range p.seen {
-		if include == nil || include(proc.summary) {
-			grown = append(grown, largest(proc.history.growth(proc.summary.Folder, p.names), n)...)
+		if include != nil && !include(proc.summary) {
+			continue
 		}
+		var own []Growth
+		for _, g := range proc.series.Growth(p.names) {
+			if len(own) < n && (proc.series.Dumps() == 1 || g.Settled()) {
+				own = append(own, Growth{proc.summary.Folder, g})
+			}
+		}
+		grown = append(grown, own...)
 	}
 	return largest(grown, n)
+}
+
+// Verdicts says what the figures of the processes mean that include accepts (nil: all), what matters most first. Giant
+// requests are in Processes.
+func (p *Pipeline) Verdicts(include func(Process) bool) []compare.Verdict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []compare.Verdict
+	for _, proc := range p.seen {
+		if include == nil || include(proc.summary) {
+			out = append(out, p.judged(proc, nil)...)
+		}
+	}
+	compare.Order(out)
+	return out
 }

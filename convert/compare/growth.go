@@ -91,10 +91,20 @@ func (s *Series) Growth(names map[uint64]Named) []Growth {
 // Total judges all live bytes as one stack.
 func (s *Series) Total() Growth { return s.judge(&s.live) }
 
-// Rank sorts by steady growth, as much of it as is sure, then by growth.
-func Rank(grown []Growth) { slices.SortFunc(grown, byRank) }
+// Settled tells whether a row tells of growth, and not of what comes and goes or is within the error.
+func (g Growth) Settled() bool {
+	switch g.Shape {
+	case Growing, Grew, LevelsOff, Jump, TooFew:
+		return true
+	}
+	return false
+}
 
-func byRank(a, b Growth) int {
+// Rank sorts by steady growth, as much of it as is sure, then by growth.
+func Rank(grown []Growth) { slices.SortFunc(grown, ByRank) }
+
+// ByRank orders rows as Rank does.
+func ByRank(a, b Growth) int {
 	return cmp.Or(cmp.Compare(b.sure, a.sure), cmp.Compare(b.Bytes(), a.Bytes()), cmp.Compare(a.String(), b.String()), cmp.Compare(a.Key, b.Key))
 }
 
@@ -330,14 +340,14 @@ func Merge(parts map[string][]Growth) []Merged {
 	out := make([]Merged, 0, len(order))
 	for _, m := range order {
 		slices.SortStableFunc(m.Parts, func(a, b Part) int {
-			return byRank(a.Growth, b.Growth)
+			return ByRank(a.Growth, b.Growth)
 		})
 		m.Shape, m.Since = m.Parts[0].Shape, m.Parts[0].Since
 		m.Confidence = confidence(deviations(float64(m.Bytes()), m.Sigma))
 		m.differing(len(processes))
 		out = append(out, *m)
 	}
-	slices.SortStableFunc(out, func(a, b Merged) int { return byRank(a.Growth, b.Growth) })
+	slices.SortStableFunc(out, func(a, b Merged) int { return ByRank(a.Growth, b.Growth) })
 	return out
 }
 

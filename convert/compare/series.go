@@ -79,6 +79,11 @@ func (s *Series) Figure(key string) (Range, bool) {
 	return r, ok
 }
 
+// Knows tells whether the series remembers a stack, by its key.
+func (s *Series) Knows(key uint64) bool {
+	return s.tracks[key] != nil || slices.Contains(s.peak.Top, key)
+}
+
 // Duration is the time from the first dump to the last; 0 if the dumps do not tell.
 func (s *Series) Duration() time.Duration {
 	if s.first.Time.IsZero() || s.last.Time.IsZero() {

@@ -107,7 +107,10 @@ func (n Named) Place() string {
 
 // String is the line charged, with the first frame it called natively that is not the interpreter's, and its first Python
 // callers, or native ones where there is no Python.
-func (n Named) String() string {
+func (n Named) String() string { return n.Text(stack.Frame.String) }
+
+// Text is String with the line charged as place has it.
+func (n Named) Text(place func(stack.Frame) string) string {
 	if len(n.Frames) == 0 {
 		return stack.NoStack
 	}
@@ -123,12 +126,10 @@ func (n Named) String() string {
 		}
 		shown++
 		if i > 0 {
-			b.WriteString(" < ")
-		}
-		b.WriteString(f.String())
-		if i > 0 {
+			b.WriteString(" < " + f.String())
 			continue
 		}
+		b.WriteString(place(f))
 		if at := slices.IndexFunc(n.Callees, func(f stack.Frame) bool { return !interpreter(f) }); at >= 0 {
 			b.WriteString(" (in " + n.Callees[at].String() + ")")
 		}

@@ -68,6 +68,8 @@ func what(ev *sink.Event) string {
 		return "an out-of-memory error"
 	case ev.Window != nil:
 		return "the start of a history"
+	case ev.Verdict != nil:
+		return "the verdict " + ev.Verdict.Kind
 	}
 	return "the end"
 }
@@ -87,6 +89,8 @@ func LogsOf(ev *sink.Event, version string) plog.Logs {
 		putOOM(r, ev)
 	case ev.Window != nil:
 		putWindow(r, ev)
+	case ev.Verdict != nil:
+		putVerdict(r, ev.Verdict)
 	default:
 		putEnd(r, ev)
 	}

@@ -26,7 +26,9 @@ const exceptionType = "torch.OutOfMemoryError"
 
 func putSnapshot(a pcommon.Map, s sink.Snapshot) {
 	a.PutStr("memory_kind", s.Kind)
-	a.PutStr("device", s.Device)
+	if s.Device != "" {
+		a.PutStr("device", s.Device)
+	}
 	a.PutInt("heapwire.seq", int64(s.Seq))
 	a.PutStr("heapwire.reason", s.Reason)
 	if s.Step >= 0 {

@@ -25,15 +25,16 @@ type Addressed interface{ Destination() string }
 type Counting interface{ Counts() map[string]int }
 
 // Event tells of a process what is in no profile: that a device ran out of memory, if OOM is set; that the history in a
-// snapshot does not reach back, if Window is set; else that the process ended without its last dump: killed, most likely.
+// snapshot does not reach back, if Window is set; what its figures mean, if Verdict is set; else that the process ended without its last dump: killed, most likely.
 type Event struct {
 	Identity Identity
 	Process  string // name of the process's folder in the spool
 
 	Observed time.Time // when that was noticed
 
-	OOM    *OOM
-	Window *Window
+	OOM     *OOM
+	Window  *Window
+	Verdict *Verdict
 
 	// The rest is of the end.
 
@@ -104,4 +105,24 @@ type Window struct {
 	Events, StaleFrees, StaleBytes int64 // frees of what was allocated before
 	Overflowed                     bool  // older events were overwritten
 	MaxEntries                     int64 // of the ring; -1 if not known
+}
+
+// Verdict says what the figures of a process mean (convert/compare has the kinds).
+type Verdict struct {
+	Snapshot
+	Time      time.Time // of the dump that led to it
+	ProfileID [16]byte  // of that dump's profile; zero if there is none
+
+	Kind        string // "leak", "allocator_retention", ...
+	Bytes       int64  // what it is about
+	Says, Helps string
+	// Numbers are the figures that led to it, by the names that convert/compare gives them.
+	Numbers map[string]float64
+	// Confidence is the probability that a change is one, given the sampling error.
+	Confidence float64
+	// Function, File and Line are those of the line that it is about, if it is about one; Stack has it and its callers, frames
+	// as those of Held.
+	Function, File string
+	Line           int64
+	Stack          []string
 }

@@ -270,6 +270,7 @@ func (f *runFlags) finish(cmd *cobra.Command, job *run.Job, pipeline *exporter.P
 	report.processes = pipeline.Processes()
 	report.own = func(p exporter.Process) bool { return p.Dumps > 0 && p.Identity.StartTicks >= place.since }
 	report.growth = pipeline.Growth(3, report.own)
+	report.verdicts = pipeline.Verdicts(report.own)
 	if place.private {
 		if err := place.remove(); err != nil {
 			report.left = place.spool.Path()

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heapwire/heapwire/convert/compare"
 	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/exporter"
 	"github.com/heapwire/heapwire/exporter/run"
@@ -31,6 +31,7 @@ type report struct {
 	stats     exporter.Stats
 	processes []exporter.Process
 	growth    []exporter.Growth
+	verdicts  []compare.Verdict
 	own       func(exporter.Process) bool // of this job, not left over from another
 }
 
@@ -87,18 +88,31 @@ func (r *report) text() string {
 	if len(own) > 0 {
 		line("live heap at the end: %s%s", bytesText(live), r.parts(own))
 	}
+	pids := map[string]int{}
+	for _, p := range own {
+		pids[p.Folder] = p.Identity.PID
+	}
 	if len(r.growth) > 0 {
 		line("grew most, from a process's first dump (its start, if it made only one) to its last:")
-		pids := map[string]int{}
-		for _, p := range own {
-			pids[p.Folder] = p.Identity.PID
-		}
 		for _, g := range r.growth {
 			line("%12s  %s", "+"+bytesText(g.Bytes()), stackText(g))
 			if len(own) > 1 {
 				line("%12s  in process %d", "", pids[g.Folder])
 			}
 		}
+	}
+	const mostVerdicts = 5
+	for i, v := range r.verdicts {
+		if i == mostVerdicts {
+			line("and %d more; heapwire growth tells all", len(r.verdicts)-i)
+			break
+		}
+		of := ""
+		if pid, ok := pids[v.Process]; ok && len(own) > 1 {
+			of = fmt.Sprintf(" (process %d)", pid)
+		}
+		line("%s: %s%s", v.Kind, v.Says, of)
+		line("%12s  %s", "", v.Helps)
 	}
 	for _, p := range own {
 		for _, giant := range p.Giants {
@@ -181,39 +195,7 @@ func (r *report) parts(own []exporter.Process) string {
 
 // stackText names the line that grew, what it called natively, and who called it.
 func stackText(g exporter.Growth) string {
-	var b strings.Builder
-	const most = 3
-	for i, f := range named(g.Frames, most) {
-		if i > 0 {
-			b.WriteString(" < " + f.String())
-			continue
-		}
-		b.WriteString(place(f.Function, relative(f.File), f.Line))
-		if at := slices.IndexFunc(g.Callees, func(f stack.Frame) bool { return !interpreter(f) }); at >= 0 {
-			b.WriteString(" (in " + g.Callees[at].String() + ")")
-		}
-	}
-	return b.String()
-}
-
-// interpreter says whether a native frame is Python's own machinery, which says nothing about the job.
-func interpreter(f stack.Frame) bool {
-	name := stack.BaseName(f.File)
-	return strings.HasPrefix(name, "python") || strings.HasPrefix(name, "libpython")
-}
-
-// named gives the line charged and its first Python callers, or its native ones where there is no Python.
-func named(frames []stack.Frame, most int) []stack.Frame {
-	var out []stack.Frame
-	for i, f := range frames {
-		if len(out) == most {
-			break
-		}
-		if i == 0 || f.Python == frames[0].Python {
-			out = append(out, f)
-		}
-	}
-	return out
+	return g.Text(func(f stack.Frame) string { return place(f.Function, relative(f.File), f.Line) })
 }
 
 // relative shortens a path below the working directory.
