@@ -368,6 +368,40 @@ func TestStoppingDoesNotWaitForASnapshot(t *testing.T) {
 	}
 }
 
+// The last words of a process wait for its last snapshot, also when the reader is about to end.
+func TestAProcessIsMournedAfterItsLastSnapshot(t *testing.T) {
+	p := newPlace(t)
+	p.folder(4194301, 1, "000001.interval.heap", "a=1", "000002.oom.cuda.pickle", outOfMemory(t))
+	m, logs := &memory{name: "m"}, &mourners{name: "logs"}
+	pipeline := p.pipeline(listening(logs), m)
+	for range cap(pipeline.slots) {
+		pipeline.slots <- struct{}{}
+	}
+	pipeline.Start()
+	p.until("the dump is delivered", func() bool { return len(m.got()) == 1 })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = pipeline.Shutdown(ctx)
+	}()
+	<-pipeline.hurry
+	for range cap(pipeline.slots) {
+		<-pipeline.slots
+	}
+	<-ended
+	kinds := map[bool]int{}
+	for _, ev := range logs.got() {
+		if ev.Window == nil {
+			kinds[ev.OOM != nil]++
+		}
+	}
+	if kinds[true] != 1 || kinds[false] != 1 {
+		t.Errorf("%d errors and %d ends are told, want one of each", kinds[true], kinds[false])
+	}
+}
+
 // folderOf is a folder of snapshots beside the spool.
 func (p *place) folderOf(files ...string) string {
 	p.t.Helper()
