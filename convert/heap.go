@@ -31,6 +31,8 @@ type Heap struct {
 	// Giants are the giant requests since the dump before. They are events: the profile knows nothing of them.
 	Giants []jemalloc.Giant
 	Meta   jemalloc.Meta
+	// Mappings are the largest named mappings outside of any allocator.
+	Mappings []jemalloc.Mapping
 	// Report counts what was odd about the dump, Symbols what became of the profile's native frames.
 	Report  jemalloc.Report
 	Symbols symbol.Report
@@ -45,7 +47,7 @@ func HeapDump(r io.Reader, opts Options) (*Heap, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Heap{Profile: dump.Profile, Meta: dump.Meta, Report: dump.Report, Warnings: dump.Report.Warnings()}
+	h := &Heap{Profile: dump.Profile, Meta: dump.Meta, Mappings: dump.Mappings, Report: dump.Report, Warnings: dump.Report.Warnings()}
 	if opts.Symbols != nil {
 		h.Symbols = opts.Symbols.Symbolize(h.Profile)
 		h.Warnings = append(h.Warnings, h.Symbols.Warnings()...)

@@ -42,7 +42,7 @@ func (p *parser) finish() *Dump {
 	b.merge()
 	b.samples()
 	p.judge()
-	return &Dump{Profile: prof, Giants: giants, GiantStacks: giantStacks, Meta: p.meta, Report: p.report}
+	return &Dump{Profile: prof, Giants: giants, GiantStacks: giantStacks, Meta: p.meta, Mappings: p.named, Report: p.report}
 }
 
 // builder resolves addresses to locations, then stacks to samples.

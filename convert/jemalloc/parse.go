@@ -47,6 +47,8 @@ type Dump struct {
 	GiantStacks *profile.Profile
 	// Meta is what the shim noted in HEAPWIRE_META.
 	Meta Meta
+	// Mappings are the largest named mappings outside of any allocator, largest first.
+	Mappings []Mapping
 	// Report counts what was odd.
 	Report Report
 }
@@ -118,6 +120,7 @@ type parser struct {
 	beyond  bool // a frame lies above all mappings
 	objects []object
 	giants  []giant
+	named   []Mapping
 	// giantTable is theirs alone, so that no address of theirs gets into the profile.
 	giantTable *addressTable
 	section    *Section

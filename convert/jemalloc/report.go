@@ -225,6 +225,8 @@ func cost(section string) string {
 		return ": time, interval and allocator figures are not known"
 	case sectionBuildIDs:
 		return ": native frames cannot be checked against the files that are here"
+	case sectionMappings:
+		return ": mapped files and shared memory may be missing from the account"
 	case sectionGiant:
 		return ": giant requests may be missing"
 	case sectionObjects:

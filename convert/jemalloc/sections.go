@@ -16,8 +16,9 @@ const (
 	sectionMeta     = "HEAPWIRE_META"
 	sectionBuildIDs = "HEAPWIRE_BUILD_IDS"
 	sectionFrames   = "HEAPWIRE_FRAMES"
-	sectionGiant    = "HEAPWIRE_GIANT"   // only where there was a giant request
-	sectionObjects  = "HEAPWIRE_OBJECTS" // only where small Python objects were sampled
+	sectionMappings = "HEAPWIRE_MAPPINGS" // only where the whole process was looked at
+	sectionGiant    = "HEAPWIRE_GIANT"    // only where there was a giant request
+	sectionObjects  = "HEAPWIRE_OBJECTS"  // only where small Python objects were sampled
 )
 
 // Section is one section of the shim's and what became of it.
@@ -83,6 +84,8 @@ func (p *parser) openSection(line []byte) bool {
 		p.handle = p.objectLine
 	case sectionFrames:
 		p.handle = p.frameLine
+	case sectionMappings:
+		p.handle = p.namedMappingLine
 	case sectionGiant:
 		p.handle = p.giantLine
 	case sectionObjects:

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/heapwire/heapwire/convert/jemalloc"
 	otlpconvert "github.com/heapwire/heapwire/convert/otlp"
 	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/convert/symbol"
@@ -175,6 +176,9 @@ func (f *convertFlags) render(p *profile.Profile, inputs []*input) ([]byte, erro
 	} else {
 		err = table(&b, p, sampleType, f.rows)
 		for _, in := range inputs {
+			if err == nil {
+				err = jemalloc.WriteAccount(&b, in.meta, in.mappings)
+			}
 			for _, giant := range in.giants {
 				fmt.Fprintln(&b, giant)
 			}

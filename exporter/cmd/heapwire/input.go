@@ -32,7 +32,8 @@ type input struct {
 	sidecar  *torchmem.Sidecar // of a snapshot, nil without one
 	profile  *profile.Profile
 	meta     jemalloc.Meta // of a dump
-	giants   []string      // huge requests that it tells of
+	mappings []jemalloc.Mapping
+	giants   []string // huge requests that it tells of
 	snapshot *torchmem.Snapshot
 	warnings []string
 }
@@ -151,6 +152,7 @@ func parseInput(name string, r io.Reader, modified time.Time, symbols *symbol.Re
 			return nil, err
 		}
 		in := &input{profile: heap.Profile, meta: heap.Meta, warnings: heap.Warnings}
+		in.mappings = heap.Mappings
 		for _, g := range heap.Giants {
 			in.giants = append(in.giants, g.Line())
 		}
