@@ -597,7 +597,7 @@ func TestManyProcessesAtOnce(t *testing.T) {
 			return convert.HeapDump(r, convert.Options{Name: name})
 		}
 	}, m)
-	for tick, deadline := time.NewTicker(10*time.Millisecond), began.Add(patience+soak()); ; <-tick.C {
+	for tick, deadline := time.NewTicker(10*time.Millisecond), began.Add(5*patience+soak()); ; <-tick.C {
 		mu.Lock()
 		done := count == processes*dumps
 		mu.Unlock()

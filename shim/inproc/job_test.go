@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -66,9 +65,15 @@ func supported(t *testing.T) []pythons.Python {
 	return out
 }
 
-func receiver(t *testing.T) *otlptest.Receiver {
+// receiver calls arrived, if not nil, at each arrival.
+func receiver(t *testing.T, arrived func()) *otlptest.Receiver {
 	t.Helper()
-	r, err := otlptest.Start(context.Background(), otlptest.Options{})
+	r, err := otlptest.Start(context.Background(), otlptest.Options{Consume: func(context.Context, pprofile.Profiles) error {
+		if arrived != nil {
+			arrived()
+		}
+		return nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +216,7 @@ func TestTheProgramGivesTheSameAnswers(t *testing.T) {
 	for _, p := range supported(t) {
 		t.Run(p.String(), func(t *testing.T) {
 			t.Parallel()
-			r := receiver(t)
+			r := receiver(t, nil)
 			alone := job(t, environment(t, t.TempDir(), r.HTTP, "HEAPWIRE_EXPORT=off"), p.Path, "testdata/answers.py", "alone", rounds)
 			spool := t.TempDir()
 			with := job(t, environment(t, spool, r.HTTP), p.Path, "testdata/answers.py", "exporter", rounds)
@@ -361,7 +366,8 @@ print("libheapwire_inproc" in open("/proc/self/maps").read(), ours() >= 3)
 
 // setproctitle writes over the environment on the stack; the exporter has a copy.
 func TestTheEnvironmentIsThatOfTheStart(t *testing.T) {
-	r := receiver(t)
+	arrived := filepath.Join(t.TempDir(), "arrived")
+	r := receiver(t, func() { _ = os.WriteFile(arrived, nil, 0o600) })
 	p := supported(t)[0]
 	const program = `
 import ctypes, sys, time, os
@@ -371,18 +377,13 @@ start, end = int(fields[47]), int(fields[48])
 ctypes.memset(start, ord("x"), end - start - 1)
 assert b"OTEL" not in open("/proc/self/environ", "rb").read()
 kept, deadline = [], time.monotonic() + 100
-folder = sys.argv[1]
-while not any(name == ".delivery" for _, _, names in os.walk(folder) for name in names):
+while not os.path.exists(sys.argv[1]):
     kept.append(bytearray(100000))
     time.sleep(0.01)
     assert time.monotonic() < deadline
 `
-	spool := t.TempDir()
-	if e := job(t, environment(t, spool, r.HTTP), p.Path, "-c", program, spool); e.status != 0 {
+	if e := job(t, environment(t, t.TempDir(), r.HTTP), p.Path, "-c", program, arrived); e.status != 0 {
 		t.Errorf("status %d\n%s", e.status, e.stderr)
-	}
-	if len(r.Received()) == 0 {
-		t.Error("nothing arrived")
 	}
 }
 
@@ -398,7 +399,7 @@ func TestAJobThatIsKilledLosesAnIntervalAtMost(t *testing.T) {
 		t.Run(home, func(t *testing.T) {
 			var oldest time.Duration
 			for range rounds {
-				r := receiver(t)
+				r := receiver(t, nil)
 				spool := t.TempDir()
 				env := environment(t, spool, r.HTTP)
 				command := []string{p.Path, "testdata/leak.py"}
@@ -406,7 +407,7 @@ func TestAJobThatIsKilledLosesAnIntervalAtMost(t *testing.T) {
 					env = pythons.CleanEnv("OTEL_EXPORTER_OTLP_ENDPOINT="+r.HTTP, "HEAPWIRE_SPOOL="+spool, "HEAPWIRE_JUMP=off")
 					command = append([]string{built(t, "heapwire"), "run", "--interval", interval.String(), "--drain-timeout", "2m", "--"}, command...)
 				}
-				pid, killed := killAnywhere(t, env, spool, command...)
+				pid, killed := killAnywhere(t, env, r, command...)
 				if home != "heapwire run" {
 					drained(t, p, spool, r.HTTP)
 				}
@@ -437,9 +438,9 @@ func TestAJobThatIsKilledLosesAnIntervalAtMost(t *testing.T) {
 	}
 }
 
-// killAnywhere starts a command that prints the pid of the process to be killed, lets it dump, and kills it at a random
+// killAnywhere starts a command that prints the pid of the process to be killed, awaits its first dump, and kills it at a random
 // instant. It returns when the command has ended.
-func killAnywhere(t *testing.T, env []string, spool string, command ...string) (pid int, killed time.Time) {
+func killAnywhere(t *testing.T, env []string, r *otlptest.Receiver, command ...string) (pid int, killed time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), jobLimit)
 	defer cancel()
@@ -461,18 +462,7 @@ func killAnywhere(t *testing.T, env []string, spool string, command ...string) (
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
-	// The first dump is there, or has been delivered already.
-	for {
-		folders, err := filepath.Glob(filepath.Join(spool, fmt.Sprintf("*-%d-*", pid)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(folders) == 1 {
-			dumps, _ := filepath.Glob(filepath.Join(folders[0], "*.heap"))
-			if _, err := os.Stat(filepath.Join(folders[0], ".delivery")); err == nil || len(dumps) > 0 {
-				break
-			}
-		}
+	for len(r.Received()) == 0 {
 		if ctx.Err() != nil {
 			t.Fatalf("no dump\n%s", &stderr)
 		}
@@ -532,7 +522,7 @@ func TestTheLibraryIsNotLoadedUnderALockThatSomebodyHas(t *testing.T) {
 
 // When the last thread of the program's own ends, so does the process.
 func TestTheExportersThreadsKeepNoProcess(t *testing.T) {
-	r := receiver(t)
+	r := receiver(t, nil)
 	spool := t.TempDir()
 	e := job(t, environment(t, spool, r.HTTP, "HEAPWIRE_TARGET=all"), threadsProgram(t), "last")
 	if e.status != 0 || e.stderr != "" {
