@@ -186,23 +186,36 @@ func (s *Sink) split(it *sink.Item, p *profile.Profile, id [16]byte) ([][]byte, 
 	if len(p.Sample) < 2 {
 		return nil, fmt.Errorf("one stack alone takes %d bytes, OTLP allows %d in a request", len(body), s.cfg.MaxBytes)
 	}
-	pieces := len(body)/s.cfg.MaxBytes + 1
-	size := max(len(p.Sample)/pieces, 1)
 	var bodies [][]byte
-	for from := 0; from < len(p.Sample); from += size {
-		part := &profile.Profile{
-			SampleType: p.SampleType, DefaultSampleType: p.DefaultSampleType, PeriodType: p.PeriodType, Period: p.Period,
-			Sample: p.Sample[from:min(from+size, len(p.Sample))], Mapping: p.Mapping, Location: p.Location, Function: p.Function,
-			TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos, Comments: p.Comments, DocURL: p.DocURL,
-			DropFrames: p.DropFrames, KeepFrames: p.KeepFrames,
-		}
-		more, err := s.split(it, part, sink.PartID(id, from))
+	for _, piece := range Cut(p, id, len(body)/s.cfg.MaxBytes+1) {
+		more, err := s.split(it, piece.Profile, piece.ID)
 		if err != nil {
 			return nil, err
 		}
 		bodies = append(bodies, more...)
 	}
 	return bodies, nil
+}
+
+// Piece is a part of a profile, with an id of its own.
+type Piece struct {
+	Profile *profile.Profile
+	ID      [16]byte
+}
+
+// Cut makes about n pieces of a profile by the order of its samples; their sum is the profile. They share its tables.
+func Cut(p *profile.Profile, id [16]byte, n int) []Piece {
+	size := max(len(p.Sample)/max(n, 1), 1)
+	var pieces []Piece
+	for from := 0; from < len(p.Sample); from += size {
+		pieces = append(pieces, Piece{ID: sink.PartID(id, from), Profile: &profile.Profile{
+			SampleType: p.SampleType, DefaultSampleType: p.DefaultSampleType, PeriodType: p.PeriodType, Period: p.Period,
+			Sample: p.Sample[from:min(from+size, len(p.Sample))], Mapping: p.Mapping, Location: p.Location, Function: p.Function,
+			TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos, Comments: p.Comments, DocURL: p.DocURL,
+			DropFrames: p.DropFrames, KeepFrames: p.KeepFrames,
+		}})
+	}
+	return pieces
 }
 
 func (s *Sink) encode(it *sink.Item, p *profile.Profile, id [16]byte) ([]byte, error) {
