@@ -210,7 +210,7 @@ func (p Process) spike() (Verdict, bool) {
 // retention compares what the allocator has resident with what the program has from it.
 func (p Process) retention() (Verdict, bool) {
 	s := p.Series
-	resident, ok := s.Figure("resident")
+	resident, ok := p.figure("part_allocator", "resident")
 	allocated, ok2 := s.Figure("allocated")
 	if !ok || !ok2 {
 		return Verdict{}, false
@@ -282,29 +282,24 @@ func (p Process) outside() []Verdict {
 	}
 	var out []Verdict
 	big := func(n int64) bool { return n >= leastFigure && float64(n) >= bigShare*float64(rss.Last) }
-	anon, ok := s.Figure("anon")
-	resident, ok2 := s.Figure("resident")
-	if ok && ok2 {
-		rest, was := p.anonymous(anon.Last, resident.Last, false), p.anonymous(anon.First, resident.First, true)
-		if big(rest) {
-			out = append(out, Verdict{
-				Kind: OutsideMalloc, Bytes: rest, Confidence: 1,
-				Says: fmt.Sprintf("not from malloc: %s of private anonymous memory (%s in the first dump); resident are %s, of which malloc's allocator has %s, files %s, shared memory %s",
-					stack.Size(rest), stack.Size(was), stack.Size(rss.Last), stack.Size(resident.Last), p.size("file"), p.size("shmem")),
-				Helps:   "look for mmap without a file, for libraries with an allocator of their own (pyarrow, mimalloc, a private jemalloc), for many thread stacks, for pinned memory of a device's driver",
-				Numbers: []Number{{"anonymous", float64(rest)}, {"rss", float64(rss.Last)}, {"resident", float64(resident.Last)}},
-			})
-		}
+	if rest, ok := p.anonymous(); ok && big(rest.Last) {
+		out = append(out, Verdict{
+			Kind: OutsideMalloc, Bytes: rest.Last, Confidence: 1,
+			Says: fmt.Sprintf("not from malloc: %s of private anonymous memory (%s in the first dump) of %s resident; malloc's allocator has %s, files %s, shared memory %s",
+				stack.Size(rest.Last), stack.Size(rest.First), stack.Size(rss.Last), p.size("part_allocator", "resident"), p.size("part_files", "file"), p.size("part_shared", "shmem")),
+			Helps:   "look for mmap without a file, for libraries with an allocator of their own (pyarrow, mimalloc, a private jemalloc), for pinned memory of a device's driver",
+			Numbers: []Number{{"anonymous", float64(rest.Last)}, {"anonymous_growth", float64(rest.Growth())}, {"rss", float64(rss.Last)}},
+		})
 	}
-	if shm, ok := s.Figure("shmem"); ok && big(shm.Last) {
+	if shm, ok := p.figure("part_shared", "shmem"); ok && big(shm.Last) {
 		out = append(out, Verdict{
 			Kind: OutsideMalloc, Bytes: shm.Last, Confidence: 1,
 			Says:    fmt.Sprintf("not from malloc: %s of shared memory (%s in the first dump) of %s resident", stack.Size(shm.Last), stack.Size(shm.First), stack.Size(rss.Last)),
 			Helps:   "look at /dev/shm, multiprocessing.shared_memory, tensors handed between workers, and who unlinks them; it counts once for all processes that map it",
-			Numbers: []Number{{"shared", float64(shm.Last)}, {"rss", float64(rss.Last)}},
+			Numbers: []Number{{"shared", float64(shm.Last)}, {"shared_growth", float64(shm.Growth())}, {"rss", float64(rss.Last)}},
 		})
 	}
-	if file, ok := s.Figure("file"); ok && big(file.Growth()) {
+	if file, ok := p.figure("part_files", "file"); ok && big(file.Growth()) {
 		out = append(out, Verdict{
 			Kind: OutsideMalloc, Bytes: file.Growth(), Confidence: 1,
 			Says:    fmt.Sprintf("not from malloc: %s of mapped file pages, %s more than in the first dump, of %s resident", stack.Size(file.Last), stack.Size(file.Growth()), stack.Size(rss.Last)),
@@ -315,23 +310,33 @@ func (p Process) outside() []Verdict {
 	return out
 }
 
-// anonymous is what of the anonymous memory is neither the allocator's nor of Python's own arenas, where a dump has those.
-func (p Process) anonymous(anon, resident int64, first bool) int64 {
-	rest := anon - resident
-	if arenas, ok := p.Series.Figure("python_arenas"); ok {
-		if first {
-			rest -= arenas.First
-		} else {
-			rest -= arenas.Last
+// figure is the first of several figures that the dumps have, the best one first.
+func (p Process) figure(keys ...string) (Range, bool) {
+	for _, key := range keys {
+		if r, ok := p.Series.Figure(key); ok {
+			return r, true
 		}
 	}
-	return max(rest, 0)
+	return Range{}, false
 }
 
-func (p Process) size(figure string) string {
-	r, ok := p.Series.Figure(figure)
+// anonymous is the anonymous memory that is no allocator's, Python's arena's nor a stack: what the shim counted, page by page,
+// or what the kernel and jemalloc say together.
+func (p Process) anonymous() (Range, bool) {
+	if other, ok := p.Series.Figure("part_other"); ok {
+		heap, _ := p.Series.Figure("part_heap")
+		return Range{First: other.First + heap.First, Last: other.Last + heap.Last}, true
+	}
+	anon, ok := p.Series.Figure("anon")
+	resident, ok2 := p.Series.Figure("resident")
+	arenas, _ := p.Series.Figure("python_arena_bytes")
+	return Range{First: max(anon.First-resident.First-arenas.First, 0), Last: max(anon.Last-resident.Last-arenas.Last, 0)}, ok && ok2
+}
+
+func (p Process) size(figures ...string) string {
+	r, ok := p.figure(figures...)
 	if !ok {
-		return "?"
+		return "an unknown part"
 	}
 	return stack.Size(r.Last)
 }

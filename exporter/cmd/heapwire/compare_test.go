@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/heapwire/heapwire/convert/jemalloc/dumpgen"
+	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
 	"github.com/heapwire/heapwire/exporter/pyroscope/pyroscopetest"
 )
 
@@ -255,5 +257,39 @@ func TestGrowthOfPlainFiles(t *testing.T) {
 	}
 	if status := c.do(t, "growth", "jeprof.7.3.i3.heap"); status != 1 {
 		t.Errorf("status %d: %s", status, &c.stderr)
+	}
+}
+
+// An alert on log records has the stack; a verdict is told once, however many dumps show it.
+func TestRunTellsTheCollectorWhatLeaks(t *testing.T) {
+	r, err := otlptest.Start(t.Context(), otlptest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Shutdown(context.Background())
+	c := newCall(t, "HEAPWIRE_LIB="+library(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+r.HTTP)
+	leak := after
+	leak.kept = []uint64{1, 2, 3, 4}
+	spool := filepath.Join(c.dir, "spool")
+	leak.write(t, spool)
+	if status := c.do(t, "run", "--spool", spool, "--", "true"); status != 0 {
+		t.Fatalf("status %d: %s", status, &c.stderr)
+	}
+	told := map[string]int{}
+	for _, logs := range r.Logs() {
+		record := logs.ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().At(0)
+		rank, _ := logs.ResourceLogs().At(0).Resource().Attributes().Get("heapwire.rank")
+		got := record.Attributes().AsRaw()
+		if record.EventName() != "heapwire.verdict" {
+			continue // of their deaths
+		}
+		told[rank.AsString()]++
+		if got["heapwire.verdict.kind"] != "leak" || got["code.function.name"] != "Scheduler.add_request" || got["code.line.number"] != int64(48) ||
+			got["heapwire.seq"] != int64(3) || !strings.Contains(fmt.Sprint(got["code.stacktrace"]), "serve /srv/scheduler-1.1/service/scheduler.py:307") {
+			t.Errorf("attributes %v", got)
+		}
+	}
+	if told["0"] != 1 || told["1"] != 1 {
+		t.Errorf("told %v, want once of each process", told)
 	}
 }
