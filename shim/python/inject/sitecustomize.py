@@ -61,17 +61,15 @@ def _begin(folder):
 def _make_way(folder):
     """What Python would have done without this folder. Exceptions are the other module's own, and site's to deal with; that
     there is none is said as the import would have said it."""
-    places = [i for i, p in enumerate(sys.path) if p == folder]
-    if not places:
+    if folder not in sys.path:
         raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
-    for i in reversed(places):
-        del sys.path[i]
+    place = sys.path.index(folder)  # once: site has left out repeated ones
+    del sys.path[place]
     this = sys.modules.pop("sitecustomize", None)  # alive until the end
     try:
         import sitecustomize  # noqa: F401
     finally:
-        for i in places:
-            sys.path.insert(i, folder)
+        sys.path.insert(place, folder)
         del this
 
 

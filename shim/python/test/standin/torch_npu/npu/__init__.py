@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import collections
+import os
 
 from torch._lazy import Lazy
 from torch_npu import _C
@@ -22,10 +23,15 @@ def _lazy_call(cb):
 
 
 def _lazy_init():
-    if not is_initialized() and not _C.allocator.initialised:
+    first = not is_initialized() and not _C.allocator.initialised
+    late = bool(os.environ.get("STANDIN_LATE"))
+    if first:
         _C.allocator.initialised = True
-        _C._npu_init()
+        if not late:
+            _C._npu_init()
     _lazy.init()
+    if first and late:
+        _C._npu_init()
 
 
 def current_device():
