@@ -22,9 +22,9 @@
 int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen);
 void *mallocx(size_t size, int flags);
 
-/* docs/performance.md has what each is worth. Buffers up to 1 MiB stay with the thread that freed them, and a buffer beyond
+/* docs/performance.md has what each is worth. Buffers up to 256 KiB stay with the thread that freed them, and a buffer beyond
  * 8 MiB is not given back to the kernel the moment it is freed. */
-#define FAST "tcache_max:1048576,oversize_threshold:0"
+#define FAST "tcache_max:262144,oversize_threshold:0"
 
 /* The library's own options again, with free pages given back after one second and not ten. */
 #define LEAN "tcache_max:32768,oversize_threshold:8388608,dirty_decay_ms:1000,narenas:2"
@@ -158,7 +158,7 @@ static void refresh(void)
 /* 4096 is MALLCTL_ARENAS_ALL: all arenas merged (jemalloc/jemalloc.h). */
 #define ALL "stats.arenas.4096."
 
-void hw_alloc_forget(uint64_t *bytes, uint64_t *objects)
+static void live(uint64_t *bytes, uint64_t *objects)
 {
 	refresh();
 	*bytes = get_size("stats.allocated");
@@ -168,7 +168,24 @@ void hw_alloc_forget(uint64_t *bytes, uint64_t *objects)
 	get(ALL "large.nmalloc", &large_in, sizeof large_in);
 	get(ALL "large.ndalloc", &large_out, sizeof large_out);
 	*objects = small_in - small_out + large_in - large_out;
+}
+
+void hw_alloc_forget(uint64_t *bytes, uint64_t *objects)
+{
+	live(bytes, objects);
 	mallctl("prof.reset", NULL, NULL, NULL, 0);
+}
+
+bool hw_alloc_resample(unsigned lg_sample, uint64_t *bytes, uint64_t *objects)
+{
+	size_t lg = lg_sample;
+	uint64_t b, o;
+	live(&b, &o);
+	if (mallctl("prof.reset", NULL, NULL, &lg, sizeof lg))
+		return false;
+	*bytes = b;
+	*objects = o;
+	return true;
 }
 
 bool hw_alloc_stats(struct hw_alloc_stats *s)

@@ -21,6 +21,9 @@ int hw_alloc_dump(const char *path);
 /* In the child of a fork: forget inherited samples. Returns what was live, in bytes and objects. */
 void hw_alloc_forget(uint64_t *bytes, uint64_t *objects);
 
+/* Forgets all samples and goes on with another interval. What was live then, as above; false: nothing has changed. */
+bool hw_alloc_resample(unsigned lg_sample, uint64_t *bytes, uint64_t *objects);
+
 struct hw_alloc_stats {
 	uint64_t allocated, active, metadata, resident, mapped, retained;
 };

@@ -19,6 +19,7 @@
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
+#include "rate.h"
 #include "triggers.h"
 
 #include <errno.h>
@@ -103,6 +104,18 @@ static void set_off(const char *reason, const char *why)
 static bool gap_over(void)
 {
 	return !last_set_off || hw_monotonic_ns() - last_set_off >= hw_config.gap_ns;
+}
+
+/* What the old interval knows is in a dump before it is forgotten. */
+static void sampling_rate(void)
+{
+	char why[160];
+	unsigned lg = hw_rate_look();
+	if (!lg)
+		return;
+	snprintf(why, sizeof why, "sampling interval becomes %llu", 1ull << lg);
+	take("interval", why);
+	hw_rate_change(lg);
 }
 
 static void look(bool second_over)
@@ -201,6 +214,7 @@ static void *clock_main(void *arg)
 				hw_exit_last_thread();
 				exit(0);
 			}
+			sampling_rate();
 			if (hw_native_uses_list())
 				hw_native_refresh();
 			if (hw_inproc_due() && hw_monotonic_ns() >= export_at && !hw_dump_folder())
@@ -250,6 +264,7 @@ static void first_due(void)
 
 void hw_clock_start(void)
 {
+	hw_rate_begin();
 	first_due();
 	atomic_store(&started, true);
 	atomic_store(&running, spawn());
@@ -284,6 +299,7 @@ void hw_clock_resume(void)
 
 void hw_clock_forked(void)
 {
+	hw_rate_begin();
 	first_due();
 	last_set_off = 0;
 	atomic_store(&stopping, false);

@@ -19,6 +19,7 @@
 #include "native.h"
 #include "out.h"
 #include "pyframes.h"
+#include "rate.h"
 #include "pyobjects.h"
 #include "slots.h"
 #include "triggers.h"
@@ -274,6 +275,7 @@ static void meta(struct hw_out *o, uint64_t number, const char *reason, const ch
 	line_dec(o, "time_unix_nano", time_ns);
 	line_dec(o, "interval_ns", interval_ns);
 	line_dec(o, "sample_bytes", hw_alloc_sample_bytes());
+	line_str(o, "allocator", hw_config.lean ? "lean" : "fast");
 	line_dec(o, "prof_accum", hw_alloc_accum());
 	line_dec(o, "unbiased", hw_alloc_unbiased());
 	uint64_t s = atomic_load(&step);
@@ -317,6 +319,13 @@ static void meta(struct hw_out *o, uint64_t number, const char *reason, const ch
 		line_str(o, "python", hw_py_version());
 	line_str(o, "python_frames", hw_py_frames_state());
 	line_str(o, "python_objects", hw_objects_state());
+	uint64_t bytes, objects;
+	unsigned changes = hw_rate_changes(&bytes, &objects);
+	if (changes) {
+		line_dec(o, "sample_changes", changes);
+		line_dec(o, "resampled_bytes", bytes);
+		line_dec(o, "resampled_objects", objects);
+	}
 	if (hw_identity.forked) {
 		line_dec(o, "inherited_bytes", hw_identity.inherited_bytes);
 		line_dec(o, "inherited_objects", hw_identity.inherited_objects);
