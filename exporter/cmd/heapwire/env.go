@@ -21,7 +21,7 @@ func newEnv() *cobra.Command {
 		Use:   "env",
 		Short: "Print the variables that inject the shim",
 		Long: `Env prints the environment variables that inject the shim into a job that something else starts. Dumps then stay in the
-spool until a reader takes them.`,
+spool until a reader takes them; where a sink's variable is set, the job sends them itself.`,
 		Example: `  eval "$(heapwire env --interval 10s)"; python train.py`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
