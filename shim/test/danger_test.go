@@ -271,6 +271,9 @@ func ownJemalloc(t *testing.T, front ...string) []string {
 	}
 }
 
+// Two of three small objects are sampled, with a dump every now and then.
+var mostObjects = []string{"HEAPWIRE_SAMPLE_BYTES=64", "HEAPWIRE_INTERVAL=200ms"}
+
 var dangers = []danger{
 	{
 		name: "a JIT registers its frames with libgcc", program: "jit_frames", trial: 100, short: 500, long: 5000,
@@ -320,6 +323,11 @@ var dangers = []danger{
 	{name: "signals whose handler allocates, in C", program: "signal_storm", trial: 50, short: 20, long: 500, naive: naiveMalloc("lock"), window: true},
 	{name: "signals whose handler allocates, in Python", python: "signals", short: 10, long: 100},
 	{name: "short threads of Python and of C", python: "threads", short: 20, long: 100, env: []string{"HEAPWIRE_INTERVAL=100ms"}},
+	{name: "forks of forks with sampled objects", python: "objects_in_children", short: 5, long: 50, env: mostObjects},
+	{name: "the interpreter ends under daemon threads that make objects", python: "objects_at_the_end", short: 5, long: 50, env: mostObjects},
+	{name: "tracemalloc comes and goes", python: "traced", short: 5, long: 50, env: mostObjects},
+	{name: "another allocator of objects comes and goes", python: "on_top", short: 20, long: 200, env: mostObjects},
+	{name: "interpreters end while others make objects", python: "interpreters", short: 3, long: 30, env: mostObjects},
 }
 
 func (d danger) command(t *testing.T, p pythons.Python, rounds int) []string {

@@ -165,5 +165,115 @@ def threads():
         done()
 
 
+def small_objects(n=300):
+    """Some of every kind, through each of the allocator's four functions."""
+    some = []
+    for i in range(n):
+        some.append(("x" * (i % 400), [i] * (i % 50), {i: bytes(i % 500)}, {"a": i}, bytearray(i % 300)))
+        some[-1][1].append(i)
+        some[-1][4].extend(b"more" * 20)
+    return some
+
+
+def intact(some):
+    for i, (s, l, d, e, b) in enumerate(some):
+        if s != "x" * (i % 400) or l != [i] * (i % 50) + [i] or d != {i: bytes(i % 500)} or e != {"a": i} or b != bytes(i % 300) + b"more" * 20:
+            sys.exit("object %d has changed" % i)
+
+
+def objects_in_children():
+    """A forked child has its parent's objects: it frees some, changes some, makes more, and forks too."""
+    for _ in range(rounds):
+        some, others = small_objects(), small_objects()
+        child = os.fork()
+        if child == 0:
+            del others
+            intact(some)
+            grandchild = os.fork()
+            if grandchild == 0:
+                del some
+                intact(small_objects(1000))
+                os._exit(5)
+            if os.waitpid(grandchild, 0)[1] != 5 << 8:
+                os._exit(8)
+            intact(some)
+            intact(small_objects(1000))
+            os._exit(7)
+        thread(intact, some)
+        wait_for(child, 7)
+        intact(others)
+
+
+def objects_at_the_end():
+    """The interpreter ends while daemon threads make objects."""
+    for _ in range(rounds):
+        child = os.fork()
+        if child == 0:
+            for _ in range(3):
+                thread(forever, small_objects, 50)
+            sys.kept = small_objects()
+            return
+        wait_for(child, 0)
+
+
+def traced():
+    """tracemalloc is put on top and taken away while objects live and other threads make more."""
+    import tracemalloc
+    for _ in range(3):
+        thread(forever, small_objects, 50)
+    for _ in range(rounds):
+        before = small_objects()
+        tracemalloc.start(3)
+        within = small_objects()
+        intact(before)
+        del before
+        tracemalloc.stop()
+        intact(within)
+        done()
+
+
+def on_top():
+    """An extension puts an allocator of its own on top, which hands everything on, and takes it away."""
+    for _ in range(rounds):
+        before = small_objects()
+        if held.on_top(0):
+            sys.exit("no allocator to be put on")
+        within = small_objects()
+        intact(before)
+        intact(within)
+        del before
+        if held.on_top(1):
+            sys.exit("it was not on top")
+        intact(within)
+        done()
+
+
+def interpreters():
+    """Interpreters on several threads at once make objects and end; from 3.12 on each has a GIL of its own."""
+    try:
+        import _interpreters as those
+    except ImportError:
+        import _xxsubinterpreters as those
+    source = "some = []\nfor k in range(20):\n some.append([('x' * (i % 400), [i], {i: bytes(i % 500)}) for i in range(200)])\n del some[:-2]"
+
+    def one():
+        i = those.create()
+        those.run_string(i, source)
+        those.destroy(i)
+
+    for _ in range(rounds):
+        if sys.version_info < (3, 12):
+            one()  # interpreters on other threads are not for these versions
+        else:
+            some = [threading.Thread(target=one) for _ in range(3)]
+            for t in some:
+                t.start()
+            small_objects()
+            for t in some:
+                t.join()
+        done()
+
+
+
 released.arm()
 globals()[sys.argv[2]]()
