@@ -32,7 +32,7 @@ else:
         torch.cuda._lazy_init()
         _C.allocator.record(enabled, context, stacks, max_entries)
 
-    if torch.release < (2, 6):
+    if torch.release < (2, 7):
 
         def _record_memory_history_impl(enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None):
             _apply(enabled, context, stacks, max_entries)
