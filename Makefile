@@ -27,7 +27,7 @@ export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
 
 SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
 
-.PHONY: help demo test build bench bench-snapshot soak soak-shim test-matrix lint clean deps deps-test
+.PHONY: help demo test build bench bench-shim bench-snapshot soak soak-shim test-matrix lint clean deps deps-test
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +53,11 @@ build: deps ## bin/heapwire, bin/libheapwire.so and bin/libheapwire_inproc.so
 	$(GO) build -buildmode=c-shared -trimpath -ldflags '$(INPROC_LDFLAGS)' -o $(BIN)/libheapwire_inproc.so ./shim/inproc
 	@rm -f $(BIN)/libheapwire_inproc.h
 
-bench: build ## conversion speed and the cost for the job, as the tables of docs/performance.md
-	$(GO) run ./bench -shim $(BIN)/libheapwire.so
+bench: build ## conversion speed, as the table of docs/performance.md
+	$(GO) run ./bench -only convert
+
+bench-shim: build ## the cost for the job beside other profilers (pip), docs/overhead.svg; half an hour
+	$(GO) run ./bench -only shim -shim $(BIN)/libheapwire.so -svg docs/overhead.svg
 
 bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory
 	$(GO) run ./bench/snapshot

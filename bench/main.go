@@ -16,42 +16,48 @@ import (
 )
 
 func main() {
-	var job jobOptions
+	var o shimOptions
 	var only string
-	flag.StringVar(&job.shim, "shim", "bin/libheapwire.so", "the shim to measure")
-	flag.StringVar(&job.python, "python", "python3", "interpreter")
-	flag.StringVar(&job.programs, "jobs", "bench/jobs", "folder of the programs")
-	flag.IntVar(&job.rounds, "rounds", 15, "rounds; each runs every variant of every program once")
-	flag.StringVar(&only, "only", "", "convert or job: measure only this")
+	flag.StringVar(&o.shim, "shim", "bin/libheapwire.so", "the shim to measure")
+	flag.StringVar(&o.versions, "pythons", "3.11,3.12,3.13", "interpreters, by version")
+	flag.StringVar(&o.jobs, "jobs", "bench/jobs", "folder of the programs")
+	flag.StringVar(&o.build, "build", "build/bench", "folder for what is built and installed")
+	flag.StringVar(&o.svg, "svg", "", "file for the picture of the first interpreter's figures")
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds; each runs every variant of every program once")
+	flag.IntVar(&o.peerRounds, "peer-rounds", 3, "rounds of other profilers, which take long")
+	flag.BoolVar(&o.peers, "peers", true, "install memray and scalene by pip and measure them too")
+	flag.StringVar(&only, "only", "", "convert or shim: measure only this")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := measure(ctx, only, job); err != nil {
+	if err := measure(ctx, only, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func measure(ctx context.Context, only string, job jobOptions) error {
-	if only != "" && only != "convert" && only != "job" {
-		return fmt.Errorf("-only %s: want convert or job", only)
+func measure(ctx context.Context, only string, o shimOptions) error {
+	if only != "" && only != "convert" && only != "shim" {
+		return fmt.Errorf("-only %s: want convert or shim", only)
 	}
 	fmt.Printf("%s, %d CPUs, %s\n", cpuModel(), runtime.NumCPU(), runtime.Version())
-	if only != "job" {
+	if only != "shim" {
 		if err := measureConvert(os.Stdout); err != nil {
 			return err
 		}
 	}
-	if only != "convert" {
-		path, err := filepath.Abs(job.shim)
+	if only == "convert" {
+		return nil
+	}
+	for _, path := range []*string{&o.shim, &o.jobs, &o.build} {
+		absolute, err := filepath.Abs(*path)
 		if err != nil {
 			return err
 		}
-		job.shim = path
-		return measureJob(ctx, os.Stdout, job)
+		*path = absolute
 	}
-	return nil
+	return measureShim(ctx, os.Stdout, o)
 }
 
 func cpuModel() string {

@@ -1,6 +1,4 @@
-"""Call-heavy: functions and methods that allocate next to nothing."""
-import json
-import time
+"""Functions and methods that allocate next to nothing."""
 
 
 def fibonacci(n):
@@ -19,14 +17,9 @@ class Counter:
         return self.add(n).add(n)
 
 
-def methods(n):
+def work(scale):
+    for _ in range(int(8 * scale)):
+        fibonacci(20)
     counter = Counter()
-    for i in range(n):
+    for i in range(int(300000 * scale)):
         counter.add_twice(i)
-    return counter.total
-
-
-cpu, wall = time.process_time(), time.perf_counter()
-fibonacci(25)
-methods(600000)
-print(json.dumps({"cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall}))
