@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -438,7 +439,7 @@ func TestAJobThatIsKilledLosesAnIntervalAtMost(t *testing.T) {
 	}
 }
 
-// killAnywhere starts a command that prints the pid of the process to be killed, awaits its first dump, and kills it at a random
+// killAnywhere starts a command that prints the pid of the process to be killed, awaits a dump with its leak, and kills it at a random
 // instant. It returns when the command has ended.
 func killAnywhere(t *testing.T, env []string, r *otlptest.Receiver, command ...string) (pid int, killed time.Time) {
 	t.Helper()
@@ -462,7 +463,10 @@ func killAnywhere(t *testing.T, env []string, r *otlptest.Receiver, command ...s
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
-	for len(r.Received()) == 0 {
+	leaks := func(pd pprofile.Profiles) bool {
+		return slices.Contains(pd.Dictionary().StringTable().AsRaw(), "leak_here")
+	}
+	for !slices.ContainsFunc(r.Received(), leaks) {
 		if ctx.Err() != nil {
 			t.Fatalf("no dump\n%s", &stderr)
 		}
