@@ -21,17 +21,17 @@ func TestTheUsersOwnAllocatorSettingsWin(t *testing.T) {
 	}
 	for _, c := range []struct {
 		env                    []string
-		tcache, oversize, mode string
+		decay, oversize, mode string
 	}{
-		{[]string{"MALLOC_CONF=stats_print:true"}, "262144", "0", "fast"},
-		{[]string{"MALLOC_CONF=stats_print:true,tcache_max:65536"}, "65536", "0", "fast"},
-		{[]string{"MALLOC_CONF=stats_print:true", "HEAPWIRE_ALLOCATOR=lean"}, "32768", "8388608", "lean"},
-		{[]string{"MALLOC_CONF=stats_print:true,tcache_max:65536", "HEAPWIRE_ALLOCATOR=Lean"}, "65536", "8388608", "lean"},
-		{[]string{"MALLOC_CONF=stats_print:true", "HEAPWIRE_ALLOCATOR=nonsense"}, "262144", "0", "fast"},
+		{[]string{"MALLOC_CONF=stats_print:true"}, "10000", "0", "fast"},
+		{[]string{"MALLOC_CONF=stats_print:true,dirty_decay_ms:7000"}, "7000", "0", "fast"},
+		{[]string{"MALLOC_CONF=stats_print:true", "HEAPWIRE_ALLOCATOR=lean"}, "1000", "8388608", "lean"},
+		{[]string{"MALLOC_CONF=stats_print:true,dirty_decay_ms:7000", "HEAPWIRE_ALLOCATOR=Lean"}, "7000", "8388608", "lean"},
+		{[]string{"MALLOC_CONF=stats_print:true", "HEAPWIRE_ALLOCATOR=nonsense"}, "10000", "0", "fast"},
 	} {
 		r := under(t, library, c.env, p.Path, "-c", "pass")
-		if tcache, oversize := option(r, "tcache_max"), option(r, "oversize_threshold"); tcache != c.tcache || oversize != c.oversize {
-			t.Errorf("%q: tcache_max %s, oversize_threshold %s", c.env, tcache, oversize)
+		if decay, oversize := option(r, "dirty_decay_ms"), option(r, "oversize_threshold"); decay != c.decay || oversize != c.oversize {
+			t.Errorf("%q: dirty_decay_ms %s, oversize_threshold %s", c.env, decay, oversize)
 		}
 		if strings.Contains(r.stderr, "Invalid conf") {
 			t.Errorf("%q: jemalloc does not know an option\n%.500s", c.env, r.stderr)
