@@ -20,7 +20,7 @@ func TestTheUsersOwnAllocatorSettingsWin(t *testing.T) {
 		return m[1]
 	}
 	for _, c := range []struct {
-		env                    []string
+		env                   []string
 		decay, oversize, mode string
 	}{
 		{[]string{"MALLOC_CONF=stats_print:true"}, "10000", "0", "fast"},
