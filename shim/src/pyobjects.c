@@ -50,7 +50,7 @@ static struct {
 
 static struct allocator real; /* pymalloc, whose ctx is NULL */
 static _Atomic bool on;
-static unsigned lg;
+static _Atomic unsigned lg; /* of the sampling interval */
 static char state[160] = "off: no Python in this process";
 
 /* -ftls-model=initial-exec: no call of the loader's. */
@@ -79,10 +79,11 @@ static uint64_t random_bits(void)
 
 static int64_t draw(void)
 {
-	if (!lg)
+	unsigned l = atomic_load_explicit(&lg, memory_order_relaxed);
+	if (!l)
 		return 0;
 	double u = ((double)(random_bits() >> 11) + 1) * 0x1p-53; /* (0, 1] */
-	return (int64_t)(-log(u) * (double)(1ull << lg)); /* 37 intervals at most: lg is 40 at most (config.c) */
+	return (int64_t)(-log(u) * (double)(1ull << l)); /* 37 intervals at most: lg is 40 at most (config.c) */
 }
 
 /* The count fell below zero: is the request of n bytes that did it sampled? */
@@ -353,6 +354,11 @@ void hw_objects_check(void)
 	}
 	if (why)
 		off(why);
+}
+
+void hw_objects_interval(unsigned lg_sample)
+{
+	atomic_store_explicit(&lg, lg_sample, memory_order_relaxed);
 }
 
 void hw_objects_forked(void)

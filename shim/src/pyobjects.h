@@ -12,6 +12,10 @@ void hw_objects_start(void);
 /* In the interpreter's main thread, with the GIL: do requests come to us, and do frees come back? */
 void hw_objects_check(void);
 
+/* Another sampling interval from now on; objects that are sampled keep theirs. A thread's next sample is still drawn by the old
+ * one. */
+void hw_objects_interval(unsigned lg_sample);
+
 /* In the child of a fork. */
 void hw_objects_forked(void);
 

@@ -13,6 +13,7 @@
 
 #include "alloc.h"
 #include "config.h"
+#include "pyobjects.h"
 
 #include <time.h>
 
@@ -81,6 +82,7 @@ void hw_rate_change(unsigned lg)
 {
 	if (!hw_alloc_resample(lg, &forgotten_bytes, &forgotten_objects))
 		return;
+	hw_objects_interval(lg);
 	changes++;
 	look_again();
 }

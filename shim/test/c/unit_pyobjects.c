@@ -295,13 +295,15 @@ static void dense(void)
 	void *q = object_realloc(NULL, p, 30);
 	CHECK(q == p && hw_slots_size(p) == 32, "a block stays where it is when it is sampled again");
 	CHECK(!object_realloc(NULL, p, 1000) && hw_slots_size(p) == 32, "without memory it stays as it was");
-	lg = 40, left = INT64_MAX;
+	hw_objects_interval(40);
+	left = INT64_MAX;
 	q = object_realloc(NULL, p, 200);
 	CHECK(q == p && hw_slots_size(p) == 208 && ((char *)q)[29] == 7, "or as it is wanted, where there is room");
 	no_memory = false;
 	q = object_realloc(NULL, p, 200);
 	CHECK(q != p && !hw_slots_have(q) && ((char *)q)[29] == 7 && !hw_slots_size(p), "not sampled again it goes to pymalloc");
-	lg = 0, left = 0;
+	hw_objects_interval(0);
+	left = 0;
 	p = object_realloc(NULL, q, 100);
 	CHECK(hw_slots_have(p) && ((char *)p)[29] == 7, "a block of pymalloc's may become sampled");
 	q = object_realloc(NULL, p, 5000);

@@ -8,6 +8,13 @@ struct hw_counters hw_count;
 static unsigned lg_now = 19;
 
 uint64_t hw_alloc_sample_bytes(void) { return 1ull << lg_now; }
+static unsigned objects_lg;
+
+void hw_objects_interval(unsigned lg)
+{
+	objects_lg = lg;
+}
+
 bool hw_alloc_resample(unsigned lg, uint64_t *bytes, uint64_t *objects)
 {
 	lg_now = lg;
@@ -49,5 +56,6 @@ int main(void)
 	CHECK(!wait_s, "the search is over");
 	hw_rate_begin();
 	CHECK(wait_s && !hw_rate_changes(&bytes, &objects), "a child searches anew");
+	CHECK(objects_lg == lg_now, "small objects follow: 2^%u", objects_lg);
 	return checked("rate");
 }
