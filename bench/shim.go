@@ -356,13 +356,14 @@ func countInstructions(ctx context.Context, w io.Writer, o shimOptions, pairs st
 // measureDumps prints what a dump of many stacks takes, and how long a thread waits meanwhile that takes a sample each time.
 func measureDumps(ctx context.Context, w io.Writer, o shimOptions, stacks string) error {
 	fmt.Fprint(w, "\nOne dump, native stacks of 40 frames; the pause is the longest malloc of a thread that is sampled each time, minimum, median and maximum of the dumps\n\n")
-	fmt.Fprintln(w, "| stacks | dumps | dump, ms | pause, ms | file, MB | jemalloc's metadata, MiB |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|")
+	fmt.Fprintln(w, "| stacks | dumps | dump, ms | longest malloc without a dump, ms | pause, ms | file, MB | jemalloc's metadata, MiB |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, n := range []int{1000, 10000, 100000} {
-		var took, pause []float64
+		var took, pause, control []float64
 		var last struct {
 			Dump     float64 `json:"dump_s"`
 			Pause    float64 `json:"pause_s"`
+			Control  float64 `json:"control_s"`
 			File     float64 `json:"file_bytes"`
 			Metadata float64 `json:"metadata_bytes"`
 		}
@@ -386,12 +387,12 @@ func measureDumps(ctx context.Context, w io.Writer, o shimOptions, stacks string
 			if err := json.Unmarshal(out, &last); err != nil {
 				return fmt.Errorf("dumping %d stacks: %w", n, err)
 			}
-			took, pause = append(took, last.Dump*1000), append(pause, last.Pause*1000)
+			took, pause, control = append(took, last.Dump*1000), append(pause, last.Pause*1000), append(control, last.Control*1000)
 		}
 		three := func(v []float64) string {
 			return fmt.Sprintf("%.1f / %.1f / %.1f", quantile(v, 0), quantile(v, 0.5), quantile(v, 1))
 		}
-		fmt.Fprintf(w, "| %d | %d | %s | %s | %.1f | %.1f |\n", n, dumps, three(took), three(pause), last.File/1e6, last.Metadata/(1<<20))
+		fmt.Fprintf(w, "| %d | %d | %s | %s | %s | %.1f | %.1f |\n", n, dumps, three(took), three(control), three(pause), last.File/1e6, last.Metadata/(1<<20))
 	}
 	return nil
 }
