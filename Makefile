@@ -18,7 +18,7 @@ HEAPWIRE_PYTHONS ?=
 
 MODULE = $(shell $(GO) list -m)
 # Packages with goroutines of their own; under the race detector the parsers take ten times as long for nothing.
-RACE := ./exporter/... ./convert/symbol
+RACE := ./exporter/... ./convert/symbol ./otelcol/heapwirereceiver/... ./otelcol/pyroscopeexporter/...
 
 # shim/inproc/doc.go says why.
 INPROC_LDFLAGS = -s -w -extld=$(CURDIR)/shim/inproc/link -X runtime.godebugDefault=asyncpreemptoff=1,netdns=go -X main.version=$(VERSION)
@@ -27,7 +27,7 @@ export CC JEMALLOC_PIC HEAPWIRE_PYTHONS
 
 SHIM_MAKE = $(MAKE) --no-print-directory -C shim BIN=$(BIN) $(if $(JEMALLOC_PIC),JEMALLOC_PIC=$(JEMALLOC_PIC))
 
-.PHONY: help demo test build bench bench-shim bench-snapshot soak soak-shim test-matrix lint clean deps deps-test
+.PHONY: help demo test build collector test-collector bench bench-shim bench-snapshot soak soak-shim test-matrix lint clean deps deps-test
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ help: ## show this list
 demo: build ## profile a leaking Python program for some seconds: OTLP receiver, top table, flame graph
 	@$(GO) run ./examples/demo -heapwire $(BIN)/heapwire
 
-test: build deps-test ## vet, unit tests with the race detector, the shim's tests, every Python found, fuzzing
+test: build collector deps-test ## vet, unit tests with the race detector, the shim's tests, every Python found, fuzzing
 	$(GO) vet ./...
 	$(SHIM_MAKE) test
 	$(GO) test -race $(RACE)
@@ -43,6 +43,7 @@ test: build deps-test ## vet, unit tests with the race detector, the shim's test
 	$(GO) test -count=1 -timeout 15m -parallel 4 -v ./examples | grep -vE '^ *(=== |--- PASS)'
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/jemalloc
 	$(GO) test -run '^$$' -fuzz '^FuzzPickle$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/pickle
+	$(GO) test -run '^$$' -fuzz '^FuzzRead$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/otlp
 	$(GO) test -run '^$$' -fuzz '^FuzzSnapshot$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/torchmem
 
 # Position-independent, so that what is compiled for the command is compiled for the library too.
@@ -52,6 +53,18 @@ build: deps ## bin/heapwire, bin/libheapwire.so and bin/libheapwire_inproc.so
 	$(GO) build -buildmode=pie -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/heapwire ./exporter/cmd/heapwire
 	$(GO) build -buildmode=c-shared -trimpath -ldflags '$(INPROC_LDFLAGS)' -o $(BIN)/libheapwire_inproc.so ./shim/inproc
 	@rm -f $(BIN)/libheapwire_inproc.h
+
+# ocb generates build/otelcol from the manifest; what is compiled for the rest of the module is in the cache already.
+OCB_VERSION = v0.165.0
+
+collector: ## bin/otelcol-heapwire: an OpenTelemetry Collector with heapwire's receiver and exporter
+	@mkdir -p $(BIN) build
+	@test -x build/ocb-$(OCB_VERSION) || { GOBIN=$(CURDIR)/build $(GO) install go.opentelemetry.io/collector/cmd/builder@$(OCB_VERSION) && mv build/builder build/ocb-$(OCB_VERSION); }
+	build/ocb-$(OCB_VERSION) --config otelcol/distribution/manifest.yaml --skip-compilation 2>build/ocb.log || { cat build/ocb.log >&2; exit 1; }
+	cd build/otelcol && $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/otelcol-heapwire .
+
+test-collector: build collector ## the Collector from job to Pyroscope: kills, outages, 200 processes, a snapshot of 1 GB; minutes, and 6 GB of memory
+	HEAPWIRE_COLLECTOR=1 $(GO) test -count=1 -timeout 40m -v ./otelcol/distribution
 
 bench: build ## conversion speed, as the table of docs/performance.md
 	$(GO) run ./bench -only convert

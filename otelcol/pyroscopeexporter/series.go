@@ -146,8 +146,10 @@ func cpuTime(p *profile.Profile, dropped map[string]int) {
 
 // only is a profile with some of its sample types. The server takes no "-" in one.
 func only(p *profile.Profile, columns []int) *profile.Profile {
-	out := *p
-	out.SampleType, out.Sample = nil, make([]*profile.Sample, len(p.Sample))
+	out := &profile.Profile{
+		PeriodType: p.PeriodType, Period: p.Period, TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos,
+		Mapping: p.Mapping, Location: p.Location, Function: p.Function, Sample: make([]*profile.Sample, len(p.Sample)),
+	}
 	for _, c := range columns {
 		t := p.SampleType[c]
 		out.SampleType = append(out.SampleType, &profile.ValueType{Type: strings.ReplaceAll(t.Type, "-", "_"), Unit: t.Unit})
@@ -160,7 +162,7 @@ func only(p *profile.Profile, columns []int) *profile.Profile {
 		}
 		out.Sample[i] = &row
 	}
-	return &out
+	return out
 }
 
 func (e *pyroscopeExporter) one(p *otlp.Pprof, name string, body *profile.Profile) push {
