@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -373,24 +374,31 @@ func TestAProcessIsMournedAfterItsLastSnapshot(t *testing.T) {
 	p := newPlace(t)
 	p.folder(4194301, 1, "000001.interval.heap", "a=1", "000002.oom.cuda.pickle", outOfMemory(t))
 	m, logs := &memory{name: "m"}, &mourners{name: "logs"}
-	pipeline := p.pipeline(listening(logs), m)
+	var looks atomic.Int64
+	pipeline := p.pipeline(countingLooks(&looks, listening(logs)), m)
 	for range cap(pipeline.slots) {
 		pipeline.slots <- struct{}{}
 	}
-	pipeline.Start()
-	p.until("the dump is delivered", func() bool { return len(m.got()) == 1 })
+	// Nobody looks but this test: the last look begins while the snapshot waits for its turn.
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_ = pipeline.Shutdown(ctx)
+		pipeline.look(context.Background(), true)
 	}()
-	<-pipeline.hurry
+	p.until("the last look has begun", func() bool { return looks.Load() > 0 })
 	for range cap(pipeline.slots) {
 		<-pipeline.slots
 	}
 	<-ended
+	pipeline.mu.Lock()
+	for _, proc := range pipeline.processes {
+		if !proc.mourned {
+			t.Error("the last look has not waited for the snapshot")
+		}
+	}
+	pipeline.mu.Unlock()
+	pipeline.Start()
+	p.finish(pipeline)
 	kinds := map[bool]int{}
 	for _, ev := range logs.got() {
 		if ev.Window == nil {
@@ -399,6 +407,27 @@ func TestAProcessIsMournedAfterItsLastSnapshot(t *testing.T) {
 	}
 	if kinds[true] != 1 || kinds[false] != 1 {
 		t.Errorf("%d errors and %d ends are told, want one of each", kinds[true], kinds[false])
+	}
+}
+
+// countingLooks counts how often a pipeline asks for the time: at every look, and when it converts a snapshot.
+func countingLooks(looks *atomic.Int64, more func(*Config)) func(*Config) {
+	return func(c *Config) {
+		c.now = func() time.Time { looks.Add(1); return time.Now() }
+		more(c)
+	}
+}
+
+func TestReadingEndsWithThePipeline(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &diskReader{r: strings.NewReader("abc"), stop: ctx}
+	b := make([]byte, 1)
+	if n, err := r.Read(b); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	cancel()
+	if n, err := r.Read(b); n != 0 || !errors.Is(err, context.Canceled) || r.failed == nil {
+		t.Errorf("%d bytes, %v", n, err)
 	}
 }
 
@@ -466,7 +495,11 @@ func TestFoldersOfOthersAreDeliveredAndLeftAsTheyAre(t *testing.T) {
 	}
 	before := tree(t, dir)
 	m, logs := &memory{name: "m"}, &mourners{name: "logs"}
-	pipeline := p.start(p.watching(dir, listening(logs)), m)
+	// The limits of the spool are not those of the folder.
+	pipeline := p.start(p.watching(dir, func(c *Config) {
+		listening(logs)(c)
+		c.Limits = spool.Limits{Files: 1, Age: time.Nanosecond}
+	}), m)
 	p.finish(pipeline)
 	if after := tree(t, dir); !maps.Equal(before, after) {
 		t.Errorf("the folder was changed: %v, then %v", before, after)
@@ -530,7 +563,8 @@ func TestAFileThatIsStillWrittenIsLeftUntilItIsWhole(t *testing.T) {
 	dir := p.folderOf(verlStep, whole[:len(whole)/2])
 	path := filepath.Join(dir, verlStep)
 	m := &memory{name: "m"}
-	pipeline := p.start(p.watching(dir, nil), m)
+	var looks atomic.Int64
+	pipeline := p.start(p.watching(dir, countingLooks(&looks, func(*Config) {})), m)
 	// put replaces the file at once: every state of it that the reader may see is one that the test means.
 	put := func(text string, modified time.Time) {
 		t.Helper()
@@ -542,7 +576,9 @@ func TestAFileThatIsStillWrittenIsLeftUntilItIsWhole(t *testing.T) {
 	// A piece that happens to end like a pickle, long ago: it is tried, and waited for.
 	long := time.Now().Add(-time.Hour)
 	put(whole[:len(whole)/2]+".", long)
-	p.until("it was tried", func() bool { return pipeline.Stats().ReadFailed == 1 })
+	p.until("it was tried", func() bool { return pipeline.Stats().ReadFailed >= 1 })
+	before := looks.Load()
+	p.until("it was looked at some times more", func() bool { return looks.Load() >= before+3 })
 	put(whole, long.Add(time.Second))
 	p.until("it is delivered", func() bool { return pipeline.sinkStats("m").Accepted == 1 })
 	p.finish(pipeline)
