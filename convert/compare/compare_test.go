@@ -3,6 +3,7 @@
 package compare
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,6 +15,8 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/heapwire/heapwire/convert/stack"
+	"github.com/heapwire/heapwire/convert/torchmem"
+	"github.com/heapwire/heapwire/convert/torchmem/snapgen"
 )
 
 const rate = 512 << 10
@@ -396,12 +399,19 @@ func TestFigures(t *testing.T) {
 			map[string]int64{"rss": 150 * m, "allocated": 100 * m, "active": 105 * m, "resident": 120 * m, "metadata": 5 * m},
 			map[string]int64{"rss": 350 * m, "allocated": 100 * m, "active": 180 * m, "resident": 320 * m, "metadata": 5 * m},
 			Retention, "215.0 MiB of it are kept (15.0 MiB in the first dump); trimming would return 135.0 MiB, 80.0 MiB are holes"},
+		{"the allocator keeps it, counted by page", map[string]int64{"rss": 350 * m, "allocated": 100 * m, "active": 105 * m, "resident": 500 * m, "part_allocator": 320 * m},
+			map[string]int64{"rss": 350 * m, "allocated": 100 * m, "active": 180 * m, "resident": 500 * m, "part_allocator": 320 * m},
+			Retention, "220.0 MiB of it are kept (220.0 MiB in the first dump); trimming would return 140.0 MiB, 80.0 MiB are holes"},
+		{"pages that nobody has touched", map[string]int64{"rss": 150 * m, "allocated": 100 * m, "resident": 320 * m}, map[string]int64{"rss": 150 * m, "allocated": 100 * m, "resident": 320 * m}, "", ""},
 		{"anonymous", map[string]int64{"rss": 60 * m, "anon": 50 * m, "resident": 40 * m, "file": 10 * m},
 			map[string]int64{"rss": 360 * m, "anon": 350 * m, "resident": 40 * m, "file": 10 * m},
 			OutsideMalloc, "not from malloc: 310.0 MiB of private anonymous memory (10.0 MiB in the first dump)"},
 		{"anonymous, counted by page", map[string]int64{"rss": 60 * m, "part_other": 5 * m, "part_heap": m, "anon": 50 * m, "resident": 40 * m},
 			map[string]int64{"rss": 360 * m, "part_other": 200 * m, "part_heap": 9 * m, "part_allocator": 45 * m, "part_python_arenas": 90 * m, "anon": 350 * m, "resident": 50 * m},
 			OutsideMalloc, "not from malloc: 209.0 MiB of private anonymous memory (6.0 MiB in the first dump) of 360.0 MiB resident; malloc's allocator has 45.0 MiB"},
+		{"anonymous, counted once", map[string]int64{"rss": 60 * m, "part_other": 5 * m, "part_allocator": 10 * m, "part_python_arenas": 6 * m, "part_sum": 1, "anon": 50 * m, "resident": 140 * m, "active": 9 * m},
+			map[string]int64{"rss": 460 * m, "anon": 450 * m, "resident": 240 * m, "active": 109 * m},
+			OutsideMalloc, "not from malloc: 334.0 MiB of private anonymous memory (5.0 MiB in the first dump)"},
 		{"shared", map[string]int64{"rss": 60 * m}, map[string]int64{"rss": 360 * m, "shmem": 300 * m}, OutsideMalloc, "300.0 MiB of shared memory"},
 		{"file", map[string]int64{"rss": 60 * m, "file": 20 * m}, map[string]int64{"rss": 360 * m, "file": 320 * m}, OutsideMalloc, "320.0 MiB of mapped file pages, 300.0 MiB more"},
 		{"copy on write", map[string]int64{"rss": 200 * m, "pss": 60 * m, "allocated": 150 * m, "inherited_bytes": 150 * m},
@@ -458,6 +468,87 @@ func TestSize(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1 << 20: "1.0 MiB", -3 << 29: "-1.5 GiB"} {
 		if got := stack.Size(n); got != want {
 			t.Errorf("Size(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// Pinned memory is rounded up to powers of two; a device's memory lies in holes.
+func TestDevice(t *testing.T) {
+	const m = mib
+	for _, c := range []struct {
+		device torchmem.Device
+		want   Kind
+		says   string
+	}{
+		{torchmem.Device{Name: "cpu", Kind: "pinned", Active: 256 * m, Requested: 129 * m, Rounding: 127 * m, Reserved: 256 * m}, Rounding,
+			"pinned memory of the host: 129.0 MiB were asked for, 256.0 MiB were got: 127.0 MiB are lost"},
+		{torchmem.Device{Name: "cpu", Kind: "pinned", Active: 256 * m, Requested: 250 * m, Rounding: 6 * m, Reserved: 256 * m}, "", ""},
+		{torchmem.Device{Name: "cuda:0", Kind: "cuda", Reserved: 1000 * m, Inactive: 600 * m, LargestHole: 20 * m}, Fragmentation,
+			"cuda:0: 600.0 MiB of 1000.0 MiB reserved (60%) are inactive: 0 B in segments without any live block, 600.0 MiB in holes that live blocks pin; the largest hole is 20.0 MiB"},
+		{torchmem.Device{Name: "cuda:0", Kind: "cuda", Reserved: 1000 * m, Inactive: 100 * m}, "", ""},
+	} {
+		got := Device(&c.device)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Kind != c.want || !strings.Contains(got[0].Says, c.says) || got[0].Helps == "") {
+			t.Errorf("%+v: %+v", c.device, got)
+		}
+	}
+}
+
+// Survivors that recur from step to step are a leak with its stack.
+func TestDeviceLeak(t *testing.T) {
+	var b bytes.Buffer
+	if err := snapgen.Generate(snapgen.Options{Leak: 30 << 20}).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	s, err := torchmem.Read(&b, torchmem.Options{Name: "snapshot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Device(s.Devices[0])
+	if len(got) != 1 || got[0].Kind != Leak || got[0].Bytes != 120<<20 || got[0].Stack.Place() != "remember leak.py:12" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A process that leaves grows no more, and does not count its pages: neither says anything about what it did before.
+func TestTheDumpOfTheExit(t *testing.T) {
+	p := process()
+	for i, held := range []int64{1, 2, 3, 4, 4} {
+		s := SnapshotOf(profileOf(nil, site{function: "f", line: 3, size: mib, bytes: held * 10 * mib}))
+		s.Time, s.Reason = time.Unix(int64(100+10*i), 0), "interval"
+		s.Figures = map[string]int64{"part_sum": 1, "part_other": 100 * mib, "rss": 200 * mib}
+		if i == 4 {
+			s.Reason, s.Figures = "exit", map[string]int64{"rss": 200 * mib, "anon": 150 * mib, "resident": 149 * mib}
+		}
+		for k, n := range s.Names {
+			p.Names[k] = n
+		}
+		p.Series.Add(s)
+	}
+	got := p.Verdicts()
+	if len(got) != 2 || got[0].Kind != Leak || got[1].Kind != OutsideMalloc || got[1].Bytes != 100*mib {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A dump that something set off, just after one by the clock, is no point of its own; one that the program asked for is.
+func TestDumpsAtOnce(t *testing.T) {
+	for reason, want := range map[string]int{"jump": 4, "api": 5} {
+		p := process()
+		at := []int{0, 60, 120, 121, 180}
+		for i, held := range []int64{0, 40, 80, 120, 121} {
+			s := SnapshotOf(profileOf(nil, site{function: "f", line: 3, size: mib, bytes: held * mib}, site{function: "g", line: 3, size: mib, bytes: mib}))
+			s.Time, s.Reason = time.Unix(int64(100+at[i]), 0), "interval"
+			if i == 3 {
+				s.Reason = reason
+			}
+			for k, n := range s.Names {
+				p.Names[k] = n
+			}
+			p.Series.Add(s)
+		}
+		if got := len(p.Series.points(&p.Series.live)); got != want {
+			t.Errorf("%s: %d points", reason, got)
 		}
 	}
 }

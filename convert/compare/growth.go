@@ -248,13 +248,16 @@ type point struct {
 func (s *Series) points(t *track) []point {
 	const atOnce = 0.2 // of the mean distance
 	n := len(s.spans)
+	if n > minDumps && s.last.Reason == leaving && s.spans[n-1].dumps == 1 {
+		n-- // when it leaves a process has done its work: that nothing grows any more means nothing
+	}
 	apart := s.spans[n-1].end / float64(n-1) * atOnce
 	var out []point
 	dump := -1
-	for i, sp := range s.spans {
+	for i, sp := range s.spans[:n] {
 		dump += sp.dumps
 		p := point{low: float64(t.floor[i]), at: sp.end, dump: dump}
-		if k := len(out) - 1; k > 0 && (p.at-out[k].at < apart || i == n-1 && sp.dumps < s.width) {
+		if k := len(out) - 1; k > 0 && (sp.setOff && p.at-out[k].at < apart || i == n-1 && sp.dumps < s.width) {
 			if p.low < out[k].low {
 				out[k] = p
 			}

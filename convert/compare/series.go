@@ -10,6 +10,16 @@ import (
 // maxSpans bounds the spans of time for which the least that a stack held is remembered, beside the first dump.
 const maxSpans = 16
 
+const (
+	// counted is a figure of dumps whose resident memory was split into parts, page by page.
+	counted = "part_sum"
+	// leaving is the reason of a process's last dump.
+	leaving = "exit"
+)
+
+// triggers are the reasons of dumps that come when memory does, not when the clock or the program says so.
+var triggers = []string{"pressure", "jump", "giant"}
+
 // Series remembers the dumps of one process: of each stack what it held first and last, the sums that make its slope, and the
 // least it held in each of some spans of time, however many dumps there are. What comes and goes has a low in every span; what
 // leaks has none.
@@ -25,12 +35,14 @@ type Series struct {
 	tracks      map[uint64]*track
 	figures     map[string]Range
 	peak        Peak
+	active      int64 // of the allocator, at the last dump whose pages were counted
 }
 
 // span is some dumps that follow each other.
 type span struct {
-	dumps int
-	end   float64 // time of the last of them
+	dumps  int
+	end    float64 // time of the last of them
+	setOff bool    // one dump, which something set off before its time
 }
 
 // track is what is remembered of a stack.
@@ -79,6 +91,12 @@ func (s *Series) Figure(key string) (Range, bool) {
 	return r, ok
 }
 
+// known is a figure's course over the dumps that have it, the last one or not.
+func (s *Series) known(key string) (Range, bool) {
+	r, ok := s.figures[key]
+	return r, ok
+}
+
 // Knows tells whether the series remembers a stack, by its key.
 func (s *Series) Knows(key uint64) bool {
 	return s.tracks[key] != nil || slices.Contains(s.peak.Top, key)
@@ -94,6 +112,11 @@ func (s *Series) Duration() time.Duration {
 
 // Add takes the next dump. Dumps come in the order in which they were taken.
 func (s *Series) Add(next Snapshot) {
+	if _, ok := next.Figures[counted]; !ok && next.Reason == leaving {
+		if _, ok := s.last.Figures[counted]; ok {
+			next.Figures = s.last.Figures // a process that leaves does not take the time to count its pages
+		}
+	}
 	at := s.begin(&next)
 	open := len(s.spans) - 1
 	fresh := s.spans[open].dumps == 1
@@ -127,6 +150,9 @@ func (s *Series) Add(next Snapshot) {
 				delete(s.tracks, key)
 			}
 		}
+	}
+	if _, ok := next.Figures[counted]; ok {
+		s.active = next.Figures["active"]
 	}
 	for key, v := range next.Figures {
 		r, ok := s.figures[key]
@@ -182,13 +208,13 @@ func (s *Series) begin(next *Snapshot) float64 {
 	s.squares += at * at
 	if n := len(s.spans); n > 1 && s.spans[n-1].dumps < s.width {
 		s.spans[n-1].dumps++
-		s.spans[n-1].end = at
+		s.spans[n-1].end, s.spans[n-1].setOff = at, false
 		return at
 	}
 	if len(s.spans) == maxSpans+1 {
 		s.halve()
 	}
-	s.spans = append(s.spans, span{dumps: 1, end: at})
+	s.spans = append(s.spans, span{dumps: 1, end: at, setOff: slices.Contains(triggers, next.Reason)})
 	return at
 }
 

@@ -137,8 +137,8 @@ func (n Named) Text(place func(stack.Frame) string) string {
 	return b.String()
 }
 
-// interpreter says whether a native frame is Python's own machinery, which says nothing about the program.
+// interpreter says whether a native frame is Python's own machinery, ctypes' included, which says nothing about the program.
 func interpreter(f stack.Frame) bool {
 	name := stack.BaseName(f.File)
-	return strings.HasPrefix(name, "python") || strings.HasPrefix(name, "libpython")
+	return slices.ContainsFunc([]string{"python", "libpython", "_ctypes", "libffi"}, func(own string) bool { return strings.HasPrefix(name, own) })
 }

@@ -218,6 +218,11 @@ func (p Process) retention() (Verdict, bool) {
 	gap := resident.Last - allocated.Last
 	metadata, _ := s.Figure("metadata")
 	gap -= metadata.Last
+	grown := resident.Growth() - allocated.Growth()
+	if _, ok := s.Figure("part_allocator"); !ok && grown < leastFigure {
+		// jemalloc takes pages that it got from the kernel, and nobody has touched, for resident: its level means little.
+		return Verdict{}, false
+	}
 	if gap < leastFigure || float64(gap) < bigShare*float64(resident.Last) {
 		return Verdict{}, false
 	}
@@ -320,17 +325,25 @@ func (p Process) figure(keys ...string) (Range, bool) {
 	return Range{}, false
 }
 
-// anonymous is the anonymous memory that is no allocator's, Python's arena's nor a stack: what the shim counted, page by page,
-// or what the kernel and jemalloc say together.
+// anonymous is the anonymous memory that is no allocator's, Python's arena's nor a stack: what the shim counted, page by page.
+// It does not count at each dump; in between, the allocator has what it had and what has become active since. Without any
+// count, it is what jemalloc itself takes for resident.
 func (p Process) anonymous() (Range, bool) {
-	if other, ok := p.Series.Figure("part_other"); ok {
-		heap, _ := p.Series.Figure("part_heap")
+	s := p.Series
+	if other, ok := s.Figure("part_other"); ok {
+		heap, _ := s.Figure("part_heap")
 		return Range{First: other.First + heap.First, Last: other.Last + heap.Last}, true
 	}
-	anon, ok := p.Series.Figure("anon")
-	resident, ok2 := p.Series.Figure("resident")
-	arenas, _ := p.Series.Figure("python_arena_bytes")
-	return Range{First: max(anon.First-resident.First-arenas.First, 0), Last: max(anon.Last-resident.Last-arenas.Last, 0)}, ok && ok2
+	anon, ok := s.Figure("anon")
+	if own, counted := s.known("part_allocator"); ok && counted {
+		other, _ := s.known("part_other")
+		arenas, _ := s.known("part_python_arenas")
+		stacks, _ := s.known("part_stacks")
+		active, _ := s.Figure("active")
+		return Range{First: other.First, Last: max(anon.Last-own.Last-max(active.Last-s.active, 0)-arenas.Last-stacks.Last, 0)}, true
+	}
+	resident, ok2 := s.Figure("resident")
+	return Range{First: max(anon.First-resident.First, 0), Last: max(anon.Last-resident.Last, 0)}, ok && ok2
 }
 
 func (p Process) size(figures ...string) string {

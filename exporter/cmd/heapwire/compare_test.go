@@ -193,7 +193,7 @@ func TestGrowthOfFolders(t *testing.T) {
 	}
 	text := c.stdout.String()
 	for _, want := range []string{
-		"10 dumps of 2 processes: live heap 640.0 MiB → 1.1 GiB",
+		"10 dumps of 2 processes: live 640.0 MiB → 1.1 GiB",
 		"node7-101-8000 (rank 1): 5 dumps in 4m0s, 320.0 MiB → 576.0 MiB",
 		"leak: Scheduler.add_request scheduler.py:48 holds 256.0 MiB more than in the first of 5 dumps and goes on growing: 1.1 MiB ± 0 B a second, 6.4 MiB a step; >99.99% sure",
 		"at Scheduler.add_request scheduler.py:48 < serve scheduler.py:307",

@@ -178,8 +178,8 @@ func (r *growthReport) text(w io.Writer) error {
 		before, after = before+t.First, after+t.Last
 		sigma = math.Hypot(sigma, t.Sigma)
 	}
-	fmt.Fprintf(w, "%s of %s: live heap %s → %s (sampling error ±%s)\n",
-		count(r.dumps, "dump", "dumps"), count(len(r.processes), "process", "processes"), bytesText(before), bytesText(after), bytesText(int64(sigma)))
+	fmt.Fprintf(w, "%s of %s: live %s (sampling error ±%s)\n",
+		count(r.dumps, "dump", "dumps"), count(len(r.processes), "process", "processes"), course(before, after), bytesText(int64(sigma)))
 	const most = 16
 	for i, p := range r.processes {
 		if i == most {
@@ -187,7 +187,7 @@ func (r *growthReport) text(w io.Writer) error {
 			break
 		}
 		t := p.Series.Total()
-		fmt.Fprintf(w, "  %s%s: %s%s, %s → %s\n", oneLine(p.Name), rankText(p.Rank), count(p.Series.Dumps(), "dump", "dumps"), lasting(p.Series.Duration()), bytesText(t.First), bytesText(t.Last))
+		fmt.Fprintf(w, "  %s%s: %s%s, %s\n", oneLine(p.Name), rankText(p.Rank), count(p.Series.Dumps(), "dump", "dumps"), lasting(p.Series.Duration()), course(t.First, t.Last))
 	}
 	fmt.Fprintln(w)
 	writeVerdicts(w, r.verdicts, len(r.processes) > 1)
@@ -209,6 +209,14 @@ func (r *growthReport) text(w io.Writer) error {
 		}
 	}
 	return tw.Flush()
+}
+
+// course is how much was live first and last; of a single dump nothing is known before it.
+func course(first, last int64) string {
+	if first == 0 {
+		return bytesText(last)
+	}
+	return bytesText(first) + " → " + bytesText(last)
 }
 
 // who says which processes a row is of.

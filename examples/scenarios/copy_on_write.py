@@ -1,0 +1,40 @@
+"""Workers that only read what they inherited: in Python reading writes reference counts, and pages become their own."""
+import os
+import sys
+
+import heapwire
+
+dataset = [i for i in range(1000, 2001000)]
+
+
+def read():
+    total = 0
+    for item in dataset:
+        total += item
+    return total
+
+
+def hold(pipe):
+    os.read(pipe, 1)
+
+
+heapwire.dump()
+waiting, release = os.pipe()
+ready, done = os.pipe()
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        os.close(release)
+        heapwire.dump()
+        os.write(done, b"x")
+        hold(waiting)  # all share the pages until all have dumped
+        read()
+        heapwire.dump()
+        os._exit(0)
+    children.append(pid)
+os.close(waiting)
+for _ in children:
+    os.read(ready, 1)
+os.close(release)
+sys.exit(any(os.waitpid(pid, 0)[1] for pid in children))
