@@ -215,8 +215,8 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 	if last-from < 2 {
 		return Jump
 	}
-	rise := func(from, to int) rise {
-		return rise{bytes: low(to) - low(from), sigma: s.sigma(t, low(from), low(to)), time: part(points, from, to)}
+	rise := func(from, to int) change {
+		return change{bytes: low(to) - low(from), sigma: s.sigma(t, low(from), low(to)), time: part(points, from, to)}
 	}
 	half := from + (last-from)/2
 	early, late := rise(from, half), rise(half, last)
@@ -224,8 +224,14 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 	g.sure = max(0, min(total, (early.bytes-doubt*early.sigma)/early.time, (late.bytes-doubt*late.sigma)/late.time))
 	end := rise(last-max(1, (last-from)/tail), last)
 	mean := total / part(points, from, last)
+	off := straightness(points[from:])
 	goesOn := func(side float64) bool {
-		return (end.bytes+side*end.sigma)/end.time >= slowed*mean && (late.bytes+side*late.sigma)/late.time >= slowed*mean
+		for _, r := range []change{end, late} {
+			if (r.bytes+side*min(r.sigma, off))/r.time < slowed*mean {
+				return false
+			}
+		}
+		return true
 	}
 	switch {
 	case goesOn(-1):
@@ -268,10 +274,35 @@ func (s *Series) points(t *track) []point {
 	return out
 }
 
-// rise is by how much the lows rose from one point to a later one.
-type rise struct {
+// change is by how much the lows rose from one point to a later one.
+type change struct {
 	bytes, sigma float64
 	time         float64 // share of all the time
+}
+
+// straightness is the error of a rise between two points by how far points lie from a straight line, over time or one after the
+// other. The error that sampling leaves supposes that each dump was drawn anew; of objects that stay, which leaked ones do, each
+// is drawn once, and the line is straighter than that. Three points are too few to tell.
+func straightness(points []point) float64 {
+	const few, care = 4, 1.5
+	n := float64(len(points))
+	if len(points) < few {
+		return math.Inf(1)
+	}
+	fit := func(x func(i int) float64) float64 {
+		var sx, sy, sxx, sxy, syy float64
+		for i, p := range points {
+			sx, sy = sx+x(i), sy+p.low
+			sxx, sxy, syy = sxx+x(i)*x(i), sxy+x(i)*p.low, syy+p.low*p.low
+		}
+		dxx, dxy, dyy := sxx-sx*sx/n, sxy-sx*sy/n, syy-sy*sy/n
+		if dxx <= 0 {
+			return math.Inf(1)
+		}
+		return math.Sqrt(max(dyy-dxy*dxy/dxx, 0) / (n - 2))
+	}
+	off := min(fit(func(i int) float64 { return points[i].at }), fit(func(i int) float64 { return float64(i) }))
+	return care * math.Sqrt2 * off
 }
 
 // moved is all movement up and down.
