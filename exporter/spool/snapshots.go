@@ -43,17 +43,13 @@ type Folder struct {
 	path string
 	opts FolderOptions
 
-	mu       sync.Mutex
-	dir      *os.File
-	claimed  bool
-	over     bool             // nobody writes any more
-	seen     map[string]first // by name with version
-	partial  map[string]bool  // looked complete, and were not
-	toldRest bool
-	journal  *journal
+	mu      sync.Mutex
+	dir     *os.File
+	over    bool                 // nobody writes any more
+	seen    map[string]time.Time // when first, by name with version
+	partial map[string]bool      // looked complete, and were not
+	journal *journal
 }
-
-type first struct{ at time.Time }
 
 // FolderOptions says who writes into a folder.
 type FolderOptions struct {
@@ -83,7 +79,7 @@ func OpenFolder(path string, opts FolderOptions) (*Folder, error) {
 	if opts.now == nil {
 		opts.now = time.Now
 	}
-	return &Folder{path: abs, opts: opts, seen: map[string]first{}, partial: map[string]bool{}}, nil
+	return &Folder{path: abs, opts: opts, seen: map[string]time.Time{}, partial: map[string]bool{}}, nil
 }
 
 // Claim takes the folder for this reader until Release, and returns ErrClaimed if another has it, os.ErrNotExist while it
@@ -232,13 +228,13 @@ func (f *Folder) complete(d Dump, path string) (bool, error) {
 	now := f.opts.now()
 	since, known := f.seen[d.Name]
 	if !known {
-		since = first{now}
+		since = now
 		f.seen[d.Name] = since
 	}
 	over, partial := f.over, f.partial[d.Name]
 	f.mu.Unlock()
 	// The clock of a file server may be another than ours: how long we have known the file counts too.
-	old := now.Sub(since.at) >= quiet || now.Sub(d.ModTime) >= quiet
+	old := now.Sub(since) >= quiet || now.Sub(d.ModTime) >= quiet
 	if !partial && !over && !old {
 		return false, nil
 	}
