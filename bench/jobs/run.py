@@ -16,10 +16,12 @@ wall = time.perf_counter()
 program.work(scale, *arguments)
 wall = time.perf_counter() - wall
 after = resource.getrusage(resource.RUSAGE_SELF)
+with open("/proc/self/status") as status:  # ru_maxrss begins with what the parent had
+    peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 print(json.dumps({
     "cpu_s": after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime,
     "user_s": after.ru_utime - before.ru_utime,
     "wall_s": wall,
     "faults": after.ru_minflt - before.ru_minflt,
-    "rss_bytes": after.ru_maxrss * 1024,
+    "rss_bytes": peak,
 }))

@@ -539,6 +539,10 @@ func TestConvertFormats(t *testing.T) {
 		"  128.0 MiB  66.7%  128.0 MiB  66.7%        2  Cache.leak /srv/app.py:12\n"; c.stdout.String() != want {
 		t.Errorf("table\n%s\nwant\n%s", &c.stdout, want)
 	}
+	c.stdin = strings.Replace(c.stdin, "HEAPWIRE_META: 1\n", "HEAPWIRE_META: 1\nrss=4194304\npart_allocator=3145728\npart_sum=3145728\n", 1)
+	if status := c.do(t, "convert", "--format", "text", "-"); status != 0 || !strings.Contains(c.stdout.String(), "25.0%  not explained\n") {
+		t.Errorf("status %d, no account of resident memory in\n%s", status, &c.stdout)
+	}
 	if status := c.do(t, "convert", "--format", "text", "--sample-type", "what", "-"); status != 2 {
 		t.Errorf("status %d", status)
 	}
