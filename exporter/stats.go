@@ -131,7 +131,7 @@ func (p *Pipeline) Growth(n int, include func(Process) bool) []Growth {
 		}
 		var own []Growth
 		for _, g := range proc.series.Growth(p.names) {
-			if len(own) < n && (proc.series.Dumps() == 1 || g.Settled()) {
+			if len(own) < n && g.Settled() {
 				own = append(own, Growth{proc.summary.Folder, g})
 			}
 		}

@@ -19,6 +19,7 @@ const (
 	UpAndDown Shape = "comes and goes" // its lows do not rise
 	Unsure    Shape = "within error"   // the rise is within the sampling error
 	TooFew    Shape = "two dumps"      // what it does between them is not known
+	OneDump   Shape = "one dump"       // all it holds has come since the process's start
 	Shrinking Shape = "shrinks"        // holds less than at first
 	Steady    Shape = "steady"         // holds what it held
 )
@@ -94,7 +95,7 @@ func (s *Series) Total() Growth { return s.judge(&s.live) }
 // Settled tells whether a row tells of growth, and not of what comes and goes or is within the error.
 func (g Growth) Settled() bool {
 	switch g.Shape {
-	case Growing, Grew, LevelsOff, Jump, TooFew:
+	case Growing, Grew, LevelsOff, Jump, TooFew, OneDump:
 		return true
 	}
 	return false
@@ -171,6 +172,9 @@ func (s *Series) slope(t *track, g *Growth) {
 
 // shape judges by the lows, which what comes and goes does not lift.
 func (s *Series) shape(t *track, g *Growth, z float64) Shape {
+	if s.dumps == 1 {
+		return OneDump
+	}
 	if s.dumps < minDumps {
 		if s.dumps == 2 {
 			g.Steady = max(g.Bytes(), 0)
@@ -399,6 +403,9 @@ func (m *Merged) differing(processes int) {
 	median := grown[(processes-1)/2]
 	for _, p := range m.Parts {
 		off := float64(p.Bytes() - median)
+		if p.Shape == OneDump {
+			continue // how much of it grew is not known
+		}
 		if deviations(math.Abs(off), p.Sigma) >= standsOut && math.Abs(off) > float64(largest)/4 {
 			m.Differs = append(m.Differs, p)
 		}

@@ -363,7 +363,7 @@ func (g Growth) Slope() string {
 	if g.PerStep != 0 {
 		parts = append(parts, stack.Size(int64(g.PerStep))+" a step")
 	}
-	if len(parts) == 0 {
+	if len(parts) == 0 && g.PerDump != 0 {
 		parts = append(parts, stack.Size(int64(g.PerDump))+" a dump")
 	}
 	return strings.Join(parts, ", ")

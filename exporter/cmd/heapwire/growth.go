@@ -63,14 +63,14 @@ Exit status 3 with --fail-on, if there is a verdict of one of its kinds.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.format, "format", "text", "text or json")
-	flags.IntVar(&f.rows, "rows", 10, "lines of the table; 0 means all")
+	flags.IntVar(&f.rows, "rows", 10, "most lines of the table; 0 means all, what is within the error too")
 	flags.StringSliceVar(&f.failOn, "fail-on", nil, "exit with status 3 on a verdict of these `KINDS`: "+strings.Join(kinds, ", "))
 	flags.StringVar(&f.root, "symbols-root", "", "look for the programs and libraries of a dump below `DIR`")
 	return cmd
 }
 
 var shapes = []string{
-	string(compare.Growing), string(compare.Grew), string(compare.LevelsOff), string(compare.Jump), string(compare.UpAndDown), string(compare.Unsure), string(compare.TooFew),
+	string(compare.Growing), string(compare.Grew), string(compare.LevelsOff), string(compare.Jump), string(compare.UpAndDown), string(compare.Unsure), string(compare.TooFew), string(compare.OneDump),
 }
 
 func (f *growthFlags) run(cmd *cobra.Command, paths []string) error {
@@ -197,16 +197,23 @@ func (r *growthReport) text(w io.Writer) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(tw, "grew\t±\tslope\tsure\tsince\tholds\tshare\tshape\t  line\n")
-	for i, m := range r.merged {
-		if i == r.rows && r.rows > 0 {
-			fmt.Fprintf(tw, "\t\t\t\t\t\t\t\t  and %d smaller ones\n", len(r.merged)-i)
-			break
+	shown, left := 0, 0
+	for _, m := range r.merged {
+		// What is within the error, or a hundredth of all, says nothing beside what is not.
+		minor := m.Shape == compare.Unsure || m.Bytes() < after/100
+		if shown > 0 && minor && r.rows > 0 || shown == r.rows && r.rows > 0 {
+			left++
+			continue
 		}
+		shown++
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t  %s\n", "+"+bytesText(m.Bytes()), bytesText(int64(m.Sigma)), m.Slope(), compare.Percent(m.Confidence),
 			m.FirstSeen+1, bytesText(m.Last), percent(m.Last, after), m.Shape, oneLine(m.String()))
 		if len(r.processes) > 1 {
 			fmt.Fprintf(tw, "\t\t\t\t\t\t\t\t    %s\n", oneLine(r.who(m)))
 		}
+	}
+	if left > 0 {
+		fmt.Fprintf(tw, "\t\t\t\t\t\t\t\t  and %d smaller ones, or within the error\n", left)
 	}
 	return tw.Flush()
 }
@@ -261,8 +268,9 @@ func lasting(d time.Duration) string {
 	return " in " + d.Round(10*time.Millisecond).String()
 }
 
-// writeVerdicts tells verdicts, what helps under each.
+// writeVerdicts tells verdicts, and what helps, once.
 func writeVerdicts(w io.Writer, verdicts []compare.Verdict, who bool) {
+	helped := map[string]bool{}
 	for _, v := range verdicts {
 		text := fmt.Sprintf("%s: %s", v.Kind, v.Says)
 		if who {
@@ -272,7 +280,10 @@ func writeVerdicts(w io.Writer, verdicts []compare.Verdict, who bool) {
 		if callers := v.Stack.String(); v.Key != 0 && strings.Contains(callers, " < ") {
 			fmt.Fprintln(w, oneLine("    at "+callers))
 		}
-		fmt.Fprintln(w, oneLine("    "+v.Helps))
+		if !helped[v.Helps] {
+			fmt.Fprintln(w, oneLine("    "+v.Helps))
+		}
+		helped[v.Helps] = true
 	}
 	if len(verdicts) > 0 {
 		fmt.Fprintln(w)

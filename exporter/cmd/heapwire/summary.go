@@ -102,6 +102,7 @@ func (r *report) text() string {
 		}
 	}
 	const mostVerdicts = 5
+	helped := map[string]bool{}
 	for i, v := range r.verdicts {
 		if i == mostVerdicts {
 			line("and %d more; heapwire growth tells all", len(r.verdicts)-i)
@@ -112,7 +113,10 @@ func (r *report) text() string {
 			of = fmt.Sprintf(" (process %d)", pid)
 		}
 		line("%s: %s%s", v.Kind, v.Says, of)
-		line("%12s  %s", "", v.Helps)
+		if !helped[v.Helps] {
+			line("    %s", v.Helps)
+		}
+		helped[v.Helps] = true
 	}
 	for _, p := range own {
 		for _, giant := range p.Giants {
