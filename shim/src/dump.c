@@ -259,7 +259,8 @@ static void parts(struct hw_out *o, const struct hw_account *a)
 	if (a->arenas) {
 		line_dec(o, "python_arenas", a->arenas);
 		line_dec(o, "python_arena_bytes", a->arena_bytes);
-		line_dec(o, "python_block_bytes", a->arena_blocks);
+		if (hw_py_minor() >= 8) /* blocks were of 8 bytes and not of 16 before */
+			line_dec(o, "python_block_bytes", a->arena_blocks);
 	}
 	line_dec(o, "mappings_lost", a->lost);
 }

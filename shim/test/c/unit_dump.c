@@ -22,6 +22,7 @@ const char *hw_py_frames_state(void) { return "off: test"; }
 void hw_identity_read(void) {}
 int hw_identity_write(int fd) { return write(fd, "{}\n", 3) == 3 ? 0 : errno; }
 unsigned hw_rate_changes(uint64_t *bytes, uint64_t *objects) { *bytes = *objects = 0; return 0; }
+int hw_py_minor(void) { return 12; }
 const char *hw_objects_state(void) { return "off: test"; }
 uint64_t hw_slots_samples(void) { return 0; }
 uint64_t hw_slots_lost(void) { return 0; }
