@@ -41,7 +41,7 @@ func plot(python string, results runs, _ []variant) []byte {
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
 	fmt.Fprintf(&b, `<text x="%d" y="18" font-size="14">CPU time of the job ÷ plain glibc, Python %s</text>`+"\n", left, python)
 	for i, p := range plotted {
-		at := left + i*98
+		at := left + i*103
 		fmt.Fprintf(&b, `<circle cx="%d" cy="38" r="5" fill="%s"/><text x="%d" y="42">%s</text>`+"\n", at, p.colour, at+9, p.name)
 	}
 	for _, tick := range []float64{0.75, 1, 1.5, 2, 3, 5, 10, 20, 50, 100} {
