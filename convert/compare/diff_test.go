@@ -66,7 +66,7 @@ func TestDiffSeesThroughMovesAndRenames(t *testing.T) {
 	if c.Rows[0].Function != "add" || c.Delta() != 101*mib || c.Sigma != 0 {
 		t.Errorf("first %+v, delta %v ± %v", c.Rows[0], c.Delta(), c.Sigma)
 	}
-	if to := c.Renamed["/srv/app-1.0/service/scheduler.py"]; to != "/srv/app-1.1/service/scheduler.py" {
+	if to := c.Renamed["/srv/app-1.0/service/scheduler.py"]; to != "/srv/app-1.1/service/scheduler.py" || len(c.Renamed) != 2 {
 		t.Errorf("renamed: %v", c.Renamed)
 	}
 	both := 0
@@ -94,6 +94,7 @@ func TestDiffPairsLines(t *testing.T) {
 		{"by order", []site{at(11, 10, 5), at(13, 10, 20)}, []site{at(32, 30, 5), at(35, 30, 80)}, "13>35:60 11>32:0"},
 		{"by line", []site{at(11, 0, 5), at(13, 0, 20)}, []site{at(11, 0, 5), at(13, 0, 80)}, "13>13:60 11>11:0"},
 		{"a new line", []site{at(11, 10, 5)}, []site{at(11, 10, 5), at(12, 10, 9)}, "0>12:9 11>11:0"},
+		{"a new line, and all moved", []site{at(11, 10, 5), at(13, 10, 20)}, []site{at(31, 30, 5), at(32, 30, 9), at(33, 30, 80)}, "13>33:60 0>32:9 11>31:0"},
 		{"not to be told apart", []site{at(11, 10, 5)}, []site{at(13, 10, 5), at(14, 10, 7)}, "11>14:7"},
 	} {
 		var got []string
