@@ -175,7 +175,7 @@ func (p *Pipeline) snapshotSource(e *entry) SnapshotSource {
 	}
 	from.Base = strings.TrimSuffix(strings.TrimSuffix(d.Name, filepath.Ext(d.Name)), "."+d.Kind)
 	if proc.folder != nil {
-		from = FileSource(id, d.Path, d.Size, d.ModTime, p.cfg.now())
+		from = namedSource(proc.folder.FileName(d.Path), id, d.Path, d.Size, d.ModTime, p.cfg.now())
 		for _, other := range p.seen {
 			// The process itself knows best who it is.
 			if pid := int(from.FileName.PID); other.folder == nil && pid > 0 && other.identity.PID == pid && other.identity.Host == id.Host {

@@ -51,7 +51,10 @@ type SnapshotSource struct {
 // FileSource is the source of a snapshot that lies somewhere in a folder, not in a spool. id is of whoever made it, as far as
 // that is known; rank and process come from the file's name.
 func FileSource(id sink.Identity, path string, size int64, modified, now time.Time) SnapshotSource {
-	name := torchmem.ParseFileName(path)
+	return namedSource(torchmem.ParseFileName(path), id, path, size, modified, now)
+}
+
+func namedSource(name torchmem.FileName, id sink.Identity, path string, size int64, modified, now time.Time) SnapshotSource {
 	process := "snapshots"
 	if name.PID > 0 {
 		id.PID = int(name.PID)

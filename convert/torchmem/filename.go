@@ -37,6 +37,32 @@ var (
 	oomFolder   = regexp.MustCompile(`^oom_([0-9]{8}-[0-9]{6})-([0-9]{6})$`)
 )
 
+// NameGroups are the named groups that [FileName.Match] knows.
+var NameGroups = []string{"rank", "pid", "step"}
+
+// Match adds what the groups of a pattern find in a snapshot's path.
+func (f FileName) Match(path string, pattern *regexp.Regexp) FileName {
+	m := pattern.FindStringSubmatch(path)
+	for i, group := range pattern.SubexpNames() {
+		if m == nil || m[i] == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(m[i], 10, 64)
+		if err != nil || n < 0 {
+			continue
+		}
+		switch group {
+		case "rank":
+			f.Rank = n
+		case "pid":
+			f.PID = n
+		case "step":
+			f.Step = n
+		}
+	}
+	return f
+}
+
 // ParseFileName reads what a snapshot's name and that of its folder tell.
 func ParseFileName(path string) FileName {
 	f := FileName{Rank: unsaid, PID: unsaid, Step: unsaid}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +57,9 @@ type FolderOptions struct {
 	MaxBytes int64 // a larger file is refused; 4 GiB
 	// ServiceName and ResourceAttributes are OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
 	ServiceName, ResourceAttributes string
-	Logger                          *slog.Logger // nil: silent
+	// Names, if set, is how rank, process and step are read from a file's path, beside the names that are known anyway.
+	Names  *regexp.Regexp
+	Logger *slog.Logger // nil: silent
 
 	now func() time.Time
 }
@@ -139,6 +142,15 @@ func (f *Folder) Path() string { return f.path }
 func (f *Folder) Identity() (sink.ProcessJSON, error) {
 	host, err := os.Hostname()
 	return sink.ProcessJSON{Host: host, ServiceName: f.opts.ServiceName, ResourceAttributes: f.opts.ResourceAttributes}, err
+}
+
+// FileName is what the path of one of the folder's files tells.
+func (f *Folder) FileName(path string) torchmem.FileName {
+	name := torchmem.ParseFileName(path)
+	if f.opts.Names != nil {
+		name = name.Match(path, f.opts.Names)
+	}
+	return name
 }
 
 // State is Unknown: the folder is no process's.

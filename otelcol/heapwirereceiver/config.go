@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -58,8 +59,28 @@ type SnapshotsConfig struct {
 	ServiceName string `mapstructure:"service_name"`
 	// ResourceAttributes are those of what is read there, beside host, rank and process. None by default.
 	ResourceAttributes map[string]string `mapstructure:"resource_attributes"`
+	// NamePattern is a regular expression with groups named rank, pid and step, for paths that are neither verl's nor
+	// torch_npu's. Empty by default.
+	NamePattern string `mapstructure:"name_pattern"`
 
 	_ struct{}
+}
+
+// names compiles NamePattern; nil without one.
+func (s SnapshotsConfig) names() (*regexp.Regexp, error) {
+	if s.NamePattern == "" {
+		return nil, nil
+	}
+	pattern, err := regexp.Compile(s.NamePattern)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range pattern.SubexpNames()[1:] {
+		if slices.Contains(torchmem.NameGroups, group) {
+			return pattern, nil
+		}
+	}
+	return nil, fmt.Errorf("%q: want a group named %s, as in (?P<rank>[0-9]+)", s.NamePattern, strings.Join(torchmem.NameGroups, " or "))
 }
 
 var _ component.Config = (*Config)(nil)
@@ -84,6 +105,9 @@ func (cfg *Config) Validate() error {
 	}
 	for i, s := range cfg.Snapshots {
 		pattern(fmt.Sprintf("snapshots::%d::path", i), s.Path)
+		if _, err := s.names(); err != nil {
+			fail("snapshots::%d::name_pattern: %w", i, err)
+		}
 	}
 	if cfg.PollInterval <= 0 {
 		fail("poll_interval: %v: must be above 0", cfg.PollInterval)

@@ -39,7 +39,7 @@ func TestConfig(t *testing.T) {
 		t.Errorf("defaults %+v", cfg)
 	}
 	cfg = load(t, "heapwire/all")
-	if len(cfg.Spools) != 2 || len(cfg.Snapshots) != 1 || cfg.Snapshots[0].ServiceName != "trainer" || cfg.Snapshots[0].ResourceAttributes["team"] != "rl" ||
+	if len(cfg.Spools) != 2 || len(cfg.Snapshots) != 1 || cfg.Snapshots[0].ServiceName != "trainer" || cfg.Snapshots[0].ResourceAttributes["team"] != "rl" || cfg.Snapshots[0].NamePattern != "worker(?P<rank>[0-9]+)/" ||
 		cfg.PollInterval != 2*time.Second || !cfg.Keep || cfg.MaxAge != time.Hour || cfg.MaxFileSize != 1e6 || cfg.MaxSpoolSize != 2e6 || cfg.MaxSpoolFiles != 30 ||
 		cfg.MaxRequestSize != 4e6 || cfg.StorageID.String() != "file_storage/positions" || len(cfg.Views) != 2 || cfg.Resource["slurm.job.id"] != "variables.SLURM_JOB_ID" {
 		t.Errorf("%+v", cfg)
@@ -63,6 +63,8 @@ func TestConfigThatCannotWorkIsRefusedWithItsKey(t *testing.T) {
 	f("spools::1: \"[\"", map[string]any{"spools": []any{"/a", "["}})
 	f("spools::0: is empty", map[string]any{"spools": []any{""}})
 	f("snapshots::0::path: is empty", map[string]any{"snapshots": []any{map[string]any{"service_name": "a"}}})
+	f("snapshots::0::name_pattern: error parsing", map[string]any{"snapshots": []any{map[string]any{"path": "/a", "name_pattern": "("}}})
+	f("snapshots::0::name_pattern: \"a(b)\": want a group named rank", map[string]any{"snapshots": []any{map[string]any{"path": "/a", "name_pattern": "a(b)"}}})
 	f("poll_interval: 0s", one("poll_interval", "0s"))
 	f("max_age: -1s", one("max_age", "-1s"))
 	f("max_file_size: 0", one("max_file_size", 0))

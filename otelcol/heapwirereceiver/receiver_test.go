@@ -484,6 +484,25 @@ func TestSnapshotsOfOthersBecomeProfilesLogsAndMetrics(t *testing.T) {
 	}
 }
 
+func TestNamesOfOnesOwnAreRead(t *testing.T) {
+	dir, s := t.TempDir(), &sinks{}
+	put(t, filepath.Join(dir, "worker12/at700.pickle"), pickled(t, snapgen.Options{Whole: true}))
+	start(t, s, componenttest.NewNopHost(), func(cfg *Config, _ *receiver.Settings) {
+		cfg.Snapshots = []SnapshotsConfig{{Path: dir, NamePattern: `worker(?P<rank>[0-9]+)/at(?P<step>[0-9]+)\.pickle$`}}
+	})
+	until(t, "the figures are there", func() bool { return len(s.metrics.AllMetrics()) > 0 })
+	md := s.metrics.AllMetrics()[0].ResourceMetrics().At(0)
+	step := int64(-1)
+	for _, m := range md.ScopeMetrics().At(0).Metrics().All() {
+		if m.Name() == "heapwire.step" {
+			step = m.Gauge().DataPoints().At(0).IntValue()
+		}
+	}
+	if rank := md.Resource().Attributes().AsRaw()["heapwire.rank"]; rank != int64(12) || step != 700 {
+		t.Errorf("rank %v, step %d", rank, step)
+	}
+}
+
 func TestOnlyTheViewsAskedFor(t *testing.T) {
 	dir, s := snapshots(t), &sinks{}
 	start(t, s, componenttest.NewNopHost(), func(cfg *Config, _ *receiver.Settings) { snapshotConfig(cfg, dir); cfg.Views = []string{"live"} })

@@ -117,8 +117,12 @@ func (r *heapwireReceiver) ofSnapshots(ctx context.Context, path string, s Snaps
 	for _, k := range slices.Sorted(maps.Keys(s.ResourceAttributes)) {
 		attributes = append(attributes, url.PathEscape(k)+"="+strings.ReplaceAll(url.PathEscape(s.ResourceAttributes[k]), ",", "%2C"))
 	}
+	names, err := s.names()
+	if err != nil {
+		return exporter.Config{}, err
+	}
 	f, err := spool.OpenFolder(path, spool.FolderOptions{
-		MaxBytes: r.cfg.MaxFileSize, ServiceName: s.ServiceName, ResourceAttributes: strings.Join(attributes, ","), Logger: r.log,
+		Names: names, MaxBytes: r.cfg.MaxFileSize, ServiceName: s.ServiceName, ResourceAttributes: strings.Join(attributes, ","), Logger: r.log,
 	})
 	if err != nil {
 		return exporter.Config{}, err
