@@ -32,8 +32,25 @@ func TestMain(m *testing.M) {
 		playJob()
 	case "shell":
 		playShell(os.Args[1:])
+	default:
+		asAtATerminal()
 	}
 	os.Exit(m.Run())
+}
+
+// asAtATerminal starts this binary again if it was started with signals ignored, as nohup and a shell's & do: its jobs would inherit
+// that, and Go can't undo it.
+func asAtATerminal() {
+	if !signal.Ignored(syscall.SIGHUP) && !signal.Ignored(syscall.SIGINT) && !signal.Ignored(syscall.SIGQUIT) {
+		return
+	}
+	env, err := exec.LookPath("env")
+	self, err2 := os.Executable()
+	if err == nil && err2 == nil {
+		args := append([]string{"env", "--default-signal=HUP,INT,QUIT", self}, os.Args[1:]...)
+		err = syscall.Exec(env, args, os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "signals are ignored here, and stay so:", errors.Join(err, err2))
 }
 
 func playRun(command []string) {
@@ -165,7 +182,10 @@ func (r *runner) start() {
 func (r *runner) line() string {
 	r.t.Helper()
 	if !r.lines.Scan() {
-		r.t.Fatalf("no more lines: %v\n%s", r.lines.Err(), &r.stderr)
+		err := r.lines.Err()
+		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
+		_ = r.cmd.Wait() // stderr is whole then
+		r.t.Fatalf("no more lines: %v\n%s", err, &r.stderr)
 	}
 	return r.lines.Text()
 }
