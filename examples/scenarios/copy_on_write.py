@@ -14,26 +14,29 @@ def read():
     return total
 
 
-def hold(pipe):
+def await_end_of(pipe):
     os.read(pipe, 1)
 
 
 heapwire.dump()
-waiting, release = os.pipe()
+all_forked, begin = os.pipe()
+all_dumped, release = os.pipe()
 ready, done = os.pipe()
 children = []
 for _ in range(4):
     pid = os.fork()
     if pid == 0:
+        os.close(begin)
         os.close(release)
-        heapwire.dump()
+        await_end_of(all_forked)
+        heapwire.dump()  # all five share the pages
         os.write(done, b"x")
-        hold(waiting)  # all share the pages until all have dumped
+        await_end_of(all_dumped)
         read()
         heapwire.dump()
         os._exit(0)
     children.append(pid)
-os.close(waiting)
+os.close(begin)
 for _ in children:
     os.read(ready, 1)
 os.close(release)
