@@ -37,6 +37,7 @@ type deltas struct {
 
 type baseline struct {
 	seq    uint64
+	types  string // of the columns
 	totals totals
 }
 
@@ -55,6 +56,15 @@ func allocColumns(it *sink.Item) []int {
 		}
 	}
 	return columns
+}
+
+// allocTypes names the columns of allocColumns: what was sampled with others is nothing to take a difference from.
+func allocTypes(it *sink.Item) string {
+	var names strings.Builder
+	for _, c := range allocColumns(it) {
+		names.WriteString(it.Profile.SampleType[c].Type + " ")
+	}
+	return names.String()
 }
 
 // sumsOf gives the totals of a profile, and each sample's key.
@@ -114,7 +124,7 @@ func (d *deltas) since(it *sink.Item) (before totals, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.baselines[it.Process]
-	if b == nil || b.seq >= it.Seq {
+	if b == nil || b.seq >= it.Seq || b.types != allocTypes(it) {
 		return nil, false
 	}
 	return b.totals, true
@@ -134,7 +144,7 @@ func (d *deltas) keep(it *sink.Item, now totals) {
 	if d.baselines == nil {
 		d.baselines = map[string]*baseline{}
 	}
-	d.baselines[it.Process] = &baseline{it.Seq, now}
+	d.baselines[it.Process] = &baseline{it.Seq, allocTypes(it), now}
 	d.order = append(d.order, it.Process)
 	d.stacks += len(now)
 	for len(d.order) > 1 && (len(d.order) > maxBaselines || d.stacks > maxBaselineStacks) {

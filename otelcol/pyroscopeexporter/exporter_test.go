@@ -174,6 +174,29 @@ func TestAllocIsSentAsDifferences(t *testing.T) {
 	}
 }
 
+// Others send what they like: one dump of a process with one counter, the next with two.
+func TestCountersThatComeAndGo(t *testing.T) {
+	e, server := start(t, waitingless)
+	now := time.Now()
+	for i, types := range []int{3, 4, 3} {
+		pd := dump(t, 1, int64(i+1), now.Add(time.Duration(i)*time.Second))
+		all := pd.ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles()
+		n := 0
+		all.RemoveIf(func(pprofile.Profile) bool { n++; return n > types })
+		if err := e.ConsumeProfiles(t.Context(), pd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, p := range server.Pushes() {
+		if s := sums(p.Profile); s["alloc_space"] != 0 || s["inuse_space"] != int64(i+1)*liveBytes {
+			t.Errorf("push %d: %v", i, s)
+		}
+	}
+	if len(server.Pushes()) != 3 {
+		t.Errorf("%d pushes", len(server.Pushes()))
+	}
+}
+
 // The server recognises no repeat: a retry must have in it only what it has not got.
 func TestARetryHasOnlyWhatIsLeft(t *testing.T) {
 	answer := func(status int, header ...string) http.HandlerFunc {
