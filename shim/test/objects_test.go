@@ -102,7 +102,7 @@ func TestSmallObjectsAreAttributed(t *testing.T) {
 		}
 		got = held(readDump(t, filepath.Join(r.spool, r.dumps[0])).Profile)
 		for kind, leaked := range truth {
-			if got[kind] > leaked/8 {
+			if got[kind] > leaked/4 {
 				t.Errorf("%s keeps a thousand objects, and is said to hold %.2f MiB", kind, got[kind]/(1<<20))
 			}
 		}
