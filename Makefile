@@ -38,8 +38,8 @@ demo: build ## profile a leaking Python program for some seconds: OTLP receiver,
 test: build collector deps-test ## vet, unit tests with the race detector, the shim's tests, every Python found, fuzzing
 	$(GO) vet ./...
 	$(SHIM_MAKE) test
-	$(GO) test -race $(RACE)
-	$(GO) test $$($(GO) list ./... | grep -vxF -e $(MODULE)/examples $$($(GO) list $(RACE) | sed 's/^/-e /'))
+	$(GO) test -timeout 20m -race $(RACE)
+	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxF -e $(MODULE)/examples $$($(GO) list $(RACE) | sed 's/^/-e /'))
 	$(GO) test -count=1 -timeout 15m -parallel 4 -v ./examples | grep -vE '^ *(=== |--- PASS)'
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/jemalloc
 	$(GO) test -run '^$$' -fuzz '^FuzzPickle$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/pickle
