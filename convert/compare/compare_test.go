@@ -552,3 +552,19 @@ func TestDumpsAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A trickle, however steady, does not rank above a load that is a hundred times as much.
+func TestATrickleRanksByItsSize(t *testing.T) {
+	p := course(nil, 5, map[string]func(int) int64{
+		"trickle": func(i int) int64 { return int64(i) * mib / 4 },
+		"load":    func(i int) int64 { return int64(min(i, 1)) * 100 * mib },
+		"leak":    func(i int) int64 { return int64(i) * 10 * mib },
+	})
+	var got []string
+	for _, g := range p.Series.Growth(p.Names) {
+		got = append(got, g.Frames[0].Function)
+	}
+	if fmt.Sprint(got) != "[leak load trickle]" {
+		t.Errorf("ranked %v", got)
+	}
+}

@@ -124,6 +124,9 @@ func (s *Series) judge(t *track) Growth {
 	g.Confidence = confidence(z)
 	s.slope(t, &g)
 	g.Shape = s.shape(t, &g, z)
+	if s.dumps > 1 && float64(g.Steady) < worthShare*float64(s.last.Live.Bytes) {
+		g.sure = 0 // a trickle does not rank above what came at once and is large
+	}
 	return g
 }
 
