@@ -62,7 +62,9 @@ def _make_way(folder):
     """What Python would have done without this folder. Exceptions are the other module's own, and site's to deal with; that
     there is none is said as the import would have said it."""
     if folder not in sys.path:
-        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+        none = ImportError("No module named 'sitecustomize'")
+        none.name = "sitecustomize"
+        raise none
     place = sys.path.index(folder)  # once: site has left out repeated ones
     del sys.path[place]
     this = sys.modules.pop("sitecustomize", None)  # alive until the end
@@ -75,7 +77,8 @@ def _make_way(folder):
 
 _folder = __file__.rpartition("/")[0]
 try:
-    _begin(_folder)
+    if sys.version_info >= (3, 8):  # a Python 2 may be started by a job, too
+        _begin(_folder)
 except BaseException:
     pass
 _make_way(_folder)
