@@ -58,11 +58,11 @@ static uint64_t min64(uint64_t a, uint64_t b)
 
 static uint64_t last_set_off; /* monotonic time of the last dump that something but the clock set off */
 static uint64_t last_samples, last_allocated;
-static unsigned skipped;
+static uint64_t last_taken; /* monotonic time */
 
-/* Nothing was sampled since the last dump and the heap has its size: the next dump would say the same. One in ten is
- * taken all the same, so that nobody takes silence for death. */
-#define SKIP_MOST 9
+/* Nothing was sampled since the last dump and the heap has its size: the next dump would say the same. One comes in ten
+ * intervals all the same, so that nobody takes silence for death. */
+#define QUIET_INTERVALS 10
 
 static bool nothing_changed(void)
 {
@@ -71,7 +71,7 @@ static bool nothing_changed(void)
 		return false;
 	uint64_t lo = a.allocated < last_allocated ? a.allocated : last_allocated;
 	uint64_t hi = a.allocated < last_allocated ? last_allocated : a.allocated;
-	return (hi - lo) * 100 <= hi && ++skipped <= SKIP_MOST;
+	return (hi - lo) * 100 <= hi && hw_monotonic_ns() - last_taken < QUIET_INTERVALS * hw_config.interval_ns;
 }
 
 static int take(const char *reason, const char *why)
@@ -80,7 +80,7 @@ static int take(const char *reason, const char *why)
 	struct hw_alloc_stats a;
 	last_samples = HW_GET(samples);
 	last_allocated = hw_alloc_stats(&a) ? a.allocated : 0;
-	skipped = 0;
+	last_taken = hw_monotonic_ns();
 	hw_triggers_dumped();
 	if (!err && strcmp(reason, "exit"))
 		hw_inproc_begin();

@@ -42,7 +42,7 @@ static pthread_mutex_t folder_lock = PTHREAD_MUTEX_INITIALIZER;
 static char folder[sizeof hw_config.spool + sizeof hw_identity.folder + 1]; /* "": not made yet */
 static _Atomic uint64_t seq;                                               /* the last number given out */
 static uint64_t last_mono_ns;
-static uint64_t last_dump_ns; /* what the last dump took */
+static uint64_t last_dump_ns; /* the processor time of the last dump: a machine that is busy, or a slow disk, is no reason for fewer */
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
 static _Atomic int stage;         /* 1: jemalloc's part of the newest dump is over */
@@ -532,12 +532,12 @@ static int try_dump(const char *reason, const char *why)
 
 int hw_dump(const char *reason, const char *why)
 {
-	uint64_t began = clock_ns(CLOCK_MONOTONIC);
+	uint64_t began = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	int err = try_dump(reason, why);
 	hw_giant_told(!err);
 	if (!err) {
 		failed = 0;
-		last_dump_ns = clock_ns(CLOCK_MONOTONIC) - began;
+		last_dump_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - began;
 		return 0;
 	}
 	failed++;
