@@ -43,6 +43,7 @@ static char folder[sizeof hw_config.spool + sizeof hw_identity.folder + 1]; /* "
 static _Atomic uint64_t seq;                                               /* the last number given out */
 static uint64_t last_mono_ns;
 static uint64_t last_dump_ns; /* the processor time of the last dump: a machine that is busy, or a slow disk, is no reason for fewer */
+static uint64_t last_allocated;
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
 static _Atomic int stage;         /* 1: jemalloc's part of the newest dump is over */
@@ -462,6 +463,7 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 	atomic_store(&stage, 0);
 	struct hw_alloc_stats stats = {0};
 	hw_alloc_stats(&stats);
+	last_allocated = stats.allocated;
 	char name[40];
 	int text = memory_file(name, sizeof name);
 	atomic_store(&text_fd, text);
@@ -553,6 +555,11 @@ int hw_dump(const char *reason, const char *why)
 uint64_t hw_dump_cost_ns(void)
 {
 	return last_dump_ns;
+}
+
+uint64_t hw_dump_allocated(void)
+{
+	return last_allocated;
 }
 
 void hw_dump_expected(void)

@@ -24,6 +24,9 @@ bool hw_dump_past_allocator(void);
 /* What the last dump took, nanoseconds. */
 uint64_t hw_dump_cost_ns(void);
 
+/* What was allocated when the last dump began. */
+uint64_t hw_dump_allocated(void);
+
 /* Notes the start of the first interval. */
 void hw_dump_begin(void);
 
