@@ -12,7 +12,7 @@ BIN := $(CURDIR)/bin
 # The static, position-independent jemalloc that goes into the shim; empty: the one the compiler finds.
 JEMALLOC_PIC ?=
 # A number of inputs: at the end of a time limit go test now and then fails with nothing but "context deadline exceeded".
-FUZZTIME ?= 60000x
+FUZZTIME ?= 20000x
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 # Interpreters for the matrix beside those found in PATH, /usr/bin and $PYENV_ROOT/versions, separated by colons.
 HEAPWIRE_PYTHONS ?=

@@ -513,13 +513,16 @@ func (g *group) newLocation(i int32) (*profile.Location, error) {
 		if err != nil {
 			return nil, fmt.Errorf("location %d: %w", i, err)
 		}
+		if f == nil {
+			continue // index 0, no function; pprof has no line without one, and the frame keeps its address
+		}
 		l.Line = append(l.Line, profile.Line{Function: f, Line: ln.Line(), Column: ln.Column()})
 	}
 	if l.Mapping != nil && len(l.Line) > 0 {
 		l.Mapping.HasFunctions = true
 		l.Mapping.HasInlineFrames = l.Mapping.HasInlineFrames || len(l.Line) > 1
 		for _, ln := range l.Line {
-			l.Mapping.HasFilenames = l.Mapping.HasFilenames || ln.Function != nil && ln.Function.Filename != ""
+			l.Mapping.HasFilenames = l.Mapping.HasFilenames || ln.Function.Filename != ""
 			l.Mapping.HasLineNumbers = l.Mapping.HasLineNumbers || ln.Line != 0
 		}
 	}
