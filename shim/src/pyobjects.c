@@ -1,9 +1,12 @@
 /* pyobjects.c: a sample of the small objects, taken at the interpreter's own allocator.
  *
- * Requests of up to 512 bytes never reach malloc: pymalloc serves them from arenas that it maps. So malloc, calloc, realloc and
- * free of the two domains that pymalloc serves (PYMEM_DOMAIN_OBJ and _MEM) are wrapped with PyMem_SetAllocator, as tracemalloc
- * does, and a request that is sampled is served from slots.c instead. All others pay a subtraction and a jump, their frees a
- * range check and a jump.
+ * Requests of up to 512 bytes never reach malloc: pymalloc serves them from arenas that it maps. So malloc, calloc and realloc of
+ * the two domains that pymalloc serves (PYMEM_DOMAIN_OBJ and _MEM) are wrapped with PyMem_SetAllocator, as tracemalloc does, and a
+ * request that is sampled is served from slots.c instead. All others pay a subtraction and a jump.
+ *
+ * Frees pay nothing: pymalloc hands a block that it does not know to PyMem_RawFree, as one that was too large for it, and so to
+ * free (family.c). It counts it off those too (raw_allocated_blocks, of sys.getallocatedblocks), so each is counted in. Until the
+ * interpreter is up and it is clear that the raw domain is malloc's, and where it is not, free is wrapped too.
  *
  * What is sampled: each thread counts down the bytes that pymalloc serves it, from an exponential draw with the sampling interval
  * as its mean; the request at which the count falls below zero is sampled. So one of n bytes is with probability
@@ -44,12 +47,13 @@ enum { RAW, MEM, OBJ };
 
 static struct {
 	void (*get)(int, struct allocator *), (*set)(int, struct allocator *);
-	void *(*malloc)(size_t);
-	void (*free)(void *);
+	void *(*malloc)(size_t), *(*raw_malloc)(size_t);
+	void (*free)(void *), (*raw_free)(void *);
 } py;
 
-static struct allocator real; /* pymalloc, whose ctx is NULL */
+static struct allocator real, raw_at_start; /* real: pymalloc, whose ctx is NULL */
 static _Atomic bool on;
+static _Atomic bool past; /* frees go past us, through pymalloc */
 static _Atomic unsigned lg; /* of the sampling interval */
 static char state[160] = "off: no Python in this process";
 
@@ -112,10 +116,34 @@ static inline bool counted_down(size_t n)
 
 /* ---------------------------------------------------------------- in place of pymalloc's four */
 
+/* pymalloc counts one more block that it had from malloc, and that one is given back behind its back. */
+static void count_in(void)
+{
+	void *large = real.malloc(NULL, HW_SLOT + 1);
+	if (large)
+		py.raw_free(large);
+}
+
+static void *take_slot(size_t n)
+{
+	void *p = hw_slots_take(hw_slots_round(n), lg);
+	if (p && atomic_load_explicit(&past, memory_order_relaxed))
+		count_in();
+	return p;
+}
+
+static void give_back(void *p)
+{
+	if (atomic_load_explicit(&past, memory_order_relaxed))
+		real.free(NULL, p);
+	else
+		hw_slots_release(p);
+}
+
 static void *take(size_t n)
 {
 	int keep = errno;
-	void *p = sampled(hw_slots_round(n)) ? hw_slots_take(hw_slots_round(n), lg) : NULL;
+	void *p = sampled(hw_slots_round(n)) ? take_slot(n) : NULL;
 	errno = keep;
 	return p;
 }
@@ -166,7 +194,7 @@ static __attribute__((noinline)) void *realloc_ours(void *ctx, void *p, size_t n
 	if (q) {
 		size_t had = hw_slots_size(p);
 		memcpy(q, p, had < n ? had : n);
-		hw_slots_release(p);
+		give_back(p);
 		return q;
 	}
 	if (!small)
@@ -188,7 +216,7 @@ static __attribute__((noinline)) void *realloc_taken(void *ctx, void *p, size_t 
 	void *q = real.realloc(ctx, p, n);
 	if (!q || !ours || hw_alloc_thread_allocated() != before)
 		return q;
-	void *slot = hw_slots_take(hw_slots_round(n), lg);
+	void *slot = take_slot(n);
 	if (!slot)
 		return q;
 	memcpy(slot, q, n);
@@ -251,6 +279,29 @@ static void install(const struct allocator *a)
 
 static const struct allocator ours = {NULL, object_malloc, object_calloc, object_realloc, object_free};
 
+/* Frees go past us from now on. Blocks that were sampled before were not counted in. */
+static void let_frees_past(void)
+{
+	struct allocator a = ours;
+	a.free = real.free;
+	for (uint32_t n = hw_slots_live(); n; n--)
+		count_in();
+	atomic_store(&past, true);
+	install(&a);
+}
+
+/* The raw domain is the interpreter's own, and what it serves comes from our malloc. */
+static bool raw_is_malloc(const struct allocator *raw)
+{
+	if (!same(raw, &raw_at_start))
+		return false;
+	uint64_t before = hw_alloc_thread_allocated();
+	void *p = py.raw_malloc(64);
+	bool ours = hw_alloc_thread_allocated() != before;
+	py.raw_free(p);
+	return ours;
+}
+
 static bool find_symbols(void)
 {
 	const struct {
@@ -261,6 +312,8 @@ static bool find_symbols(void)
 		{&py.set, "PyMem_SetAllocator"},
 		{&py.malloc, "PyObject_Malloc"},
 		{&py.free, "PyObject_Free"},
+		{&py.raw_malloc, "PyMem_RawMalloc"},
+		{&py.raw_free, "PyMem_RawFree"},
 	};
 	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
 		void *s = hw_py_symbol(symbols[i].name);
@@ -287,15 +340,14 @@ void hw_objects_start(void)
 		off(*hw_py_version() ? "no Python frames" : "no Python in this process");
 		return;
 	}
-	struct allocator raw;
-	const char *why = look(&real, &raw);
+	const char *why = look(&real, &raw_at_start);
 	if (why) {
 		off(why);
 		return;
 	}
 	if (hw_config.python_objects == HW_OBJECTS_MALLOC) {
 		/* What PYTHONMALLOC=malloc makes of it, without a variable that children would inherit. */
-		install(&raw);
+		install(&raw_at_start);
 		strcpy(state, "malloc");
 		return;
 	}
@@ -352,8 +404,19 @@ void hw_objects_check(void)
 		if (!why && !reached)
 			why = "requests for objects do not come here";
 	}
-	if (why)
+	if (why) {
 		off(why);
+		return;
+	}
+	py.get(OBJ, &obj);
+	py.get(RAW, &raw);
+	if (!same(&obj, &ours) || !raw_is_malloc(&raw))
+		return;
+	let_frees_past();
+	if (probe(&reached)) { /* against all that is known of pymalloc */
+		atomic_store(&past, false);
+		install(&ours);
+	}
 }
 
 void hw_objects_interval(unsigned lg_sample)

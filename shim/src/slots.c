@@ -156,6 +156,14 @@ size_t hw_slots_size(const void *p)
 	return (atomic_load_explicit(&records[slot_of(p)].state, memory_order_relaxed) & SIZE_MASK) * 16;
 }
 
+uint32_t hw_slots_live(void)
+{
+	uint32_t n = 0, end = atomic_load_explicit(&fresh, memory_order_relaxed);
+	for (uint32_t slot = 0; slot < end && slot < HW_SLOTS; slot++)
+		n += (atomic_load_explicit(&records[slot].state, memory_order_relaxed) & SIZE_MASK) != 0;
+	return n;
+}
+
 void hw_slots_forked(void)
 {
 	atomic_fetch_add(&forks, 1);

@@ -43,6 +43,9 @@ void hw_slots_release(void *p);
 /* As requested, rounded; 0 for a block that is free. */
 size_t hw_slots_size(const void *p);
 
+/* How many blocks there are. */
+uint32_t hw_slots_live(void);
+
 /* In the child of a fork: what is there is the parent's. */
 void hw_slots_forked(void);
 

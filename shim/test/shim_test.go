@@ -732,6 +732,22 @@ func TestADiskThatHangsHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// A disk that is slow does not make dumps rare: what a dump costs is its processor time. One that costs much of it comes rarely, and
+// in a program that does nothing not ten times as rarely: what passes without a dump is time, and not turns of the clock.
+func TestDumpsComeThoughEachTakesItsTime(t *testing.T) {
+	program := compileC(t, "programs/hung_disk.c", "-rdynamic")
+	for _, disk := range []string{"slow", "busy"} {
+		t.Run(disk, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_INTERVAL=100ms", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SAMPLE_BYTES=1KiB", "HEAPWIRE_JUMP=off", "HEAPWIRE_PRESSURE=off", "HEAPWIRE_PSI=0"}
+			r := under(t, library, env, "timeout", "-s", "KILL", "60", program, disk)
+			if r.code != 0 || r.stdout != "four dumps\n" {
+				t.Errorf("exit status %d, dumps %v in a minute\n%s%s", r.code, r.dumps, r.stdout, r.stderr)
+			}
+		})
+	}
+}
+
 // jemalloc is asked for a dump only into a file that is there, and the clock thread has SIGXFSZ blocked.
 func TestAFileSizeLimitCostsTheDumpAndNotTheJob(t *testing.T) {
 	program := compileC(t, "programs/ways_out.c")

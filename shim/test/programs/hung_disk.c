@@ -1,6 +1,9 @@
 /* hung_disk.c: whoever writes to a file of the spool stands still, as on a disk that does not answer, until it is let go. Meanwhile
  * the program forks and allocates. Says how far it came.
  *
+ * With "slow" each write only takes its time, and the program allocates; with "busy" it takes processor time, and the program does
+ * nothing. It ends when there were four dumps.
+ *
  * It stands in front of the C library's calls by its own definitions of them (built with -rdynamic). jemalloc writes by syscall().
  */
 #define _GNU_SOURCE
@@ -13,9 +16,11 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-static _Atomic int standing, let_go, armed;
+static _Atomic int standing, let_go, armed, newest;
+static enum { HANGS, SLOW, BUSY } disk;
 
 static long raw(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -23,6 +28,22 @@ static long raw(long n, long a, long b, long c, long d, long e, long f)
 	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
 	__asm__ volatile("syscall" : "=a"(result) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
 	return result;
+}
+
+static long cpu_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void take_time(void)
+{
+	if (disk == SLOW)
+		usleep(100000);
+	else
+		for (long end = cpu_us() + 4000; cpu_us() < end;)
+			;
 }
 
 static void stand_still(int fd)
@@ -35,8 +56,14 @@ static void stand_still(int fd)
 	if (n <= 0)
 		return;
 	path[n] = 0;
-	if (!strstr(path, "/.000001.tmp")) /* the dump in the making */
+	const char *dump = strstr(path, "/.0"); /* the one in the making, .000001.tmp */
+	if (!dump)
 		return;
+	newest = atoi(dump + 2);
+	if (disk != HANGS) {
+		take_time();
+		return;
+	}
 	standing = 1;
 	while (!let_go)
 		usleep(1000);
@@ -83,11 +110,26 @@ static void *ask(void *unused)
 	return (void *)(intptr_t)heapwire_dump();
 }
 
-int main(void)
+static int four_dumps(void)
+{
+	armed = 1;
+	while (newest <= 4) {
+		usleep(1000);
+		if (disk == SLOW)
+			free(malloc(100000));
+	}
+	puts("four dumps");
+	return 0;
+}
+
+int main(int argc, char **argv)
 {
 	static void *keep[2000];
 	for (int i = 0; i < 2000; i++)
 		keep[i] = malloc(1000);
+	disk = argc < 2 ? HANGS : strcmp(argv[1], "slow") ? BUSY : SLOW;
+	if (disk != HANGS)
+		return four_dumps();
 	armed = 1;
 	pthread_t t;
 	pthread_create(&t, NULL, ask, NULL);
