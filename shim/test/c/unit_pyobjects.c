@@ -273,6 +273,16 @@ static void checks(void)
 	CHECK(tables[OBJ].free == small_free && tables[MEM].free == small_free && tables[OBJ].malloc == object_malloc, "frees go past us");
 	frees_past();
 
+	start(HW_OBJECTS_SAMPLED, 0);
+	void *before[3];
+	for (int i = 0; i < 3; i++)
+		before[i] = object_of(100);
+	hw_objects_check();
+	CHECK(from_malloc == 3, "what was sampled before the check is counted at it: %ld", from_malloc);
+	for (int i = 0; i < 3; i++)
+		free_object(before[i]);
+	CHECK(from_malloc == 0 && !hw_slots_live(), "and counted off: %ld", from_malloc);
+
 	start(HW_OBJECTS_SAMPLED, 19);
 	tables[RAW].free = keep; /* an embedding program's own */
 	hw_objects_check();
