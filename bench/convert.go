@@ -78,11 +78,7 @@ func measureConvert(w io.Writer) error {
 }
 
 func encode(heap *convert.Heap) ([]byte, error) {
-	profiles, err := otlp.Build(heap.Profile, otlp.Options{Time: time.Unix(1764400000, 0)})
-	if err != nil {
-		return nil, err
-	}
-	return otlp.MarshalProto(profiles, otlp.Reference)
+	return otlp.Encode(heap.Profile, otlp.Options{Time: time.Unix(1764400000, 0)}, otlp.Reference)
 }
 
 // speed repeats work for about two seconds, at least three times, and returns MB a second of the fastest run.

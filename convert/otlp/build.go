@@ -15,7 +15,6 @@ import (
 	"github.com/google/pprof/profile"
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pprofile"
-	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"github.com/heapwire/heapwire/convert/stack"
 )
@@ -57,66 +56,88 @@ type Options struct {
 // sampleTypeOrder has the sample type first that a viewer which shows only the first profile should show.
 var sampleTypeOrder = []string{"inuse_space", "inuse_objects", "alloc_space", "alloc_objects"}
 
-// Build makes one Profile per sample type of p on one dictionary. Values are p's own, in its units; samples that are 0
-// in a sample type are absent from that Profile, and a Profile without samples is absent altogether, because receivers
-// drop it. So the result has no Profile at all if p has no value but 0; see [Empty].
-func Build(p *profile.Profile, opts Options) (pprofile.Profiles, error) {
-	if err := p.CheckValid(); err != nil {
-		return pprofile.Profiles{}, fmt.Errorf("building OTLP profiles: %w", err)
-	}
-	if len(p.SampleType) == 0 {
-		return pprofile.Profiles{}, errors.New("building OTLP profiles: the profile has no sample type")
-	}
-	pd := pprofile.NewProfiles()
-	rp := pd.ResourceProfiles().AppendEmpty()
-	rp.SetSchemaUrl(semconv.SchemaURL)
-	if err := putSorted(rp.Resource().Attributes(), opts.Resource); err != nil {
-		return pprofile.Profiles{}, fmt.Errorf("building OTLP profiles: resource attributes: %w", err)
-	}
-	sp := rp.ScopeProfiles().AppendEmpty()
-	sp.SetSchemaUrl(semconv.SchemaURL)
-	sp.Scope().SetName(ScopeName)
-	sp.Scope().SetVersion(opts.ScopeVersion)
+// A request is what is sent of one pprof profile: one profile per sample type on one dictionary. Values are the profile's own,
+// in its units; samples that are 0 in a sample type are absent from that profile, and a profile without samples is absent
+// altogether, because receivers drop it.
+type request struct {
+	*tables
+	resource     pcommon.Map
+	scopeVersion string
+	profiles     []header
+	common       []int32 // attributes of every profile
+	samples      []sample
+	values       []int64 // of all samples, width each
+	width        int
+}
 
+// header is a profile but for its samples: those that are not 0 in its column.
+type header struct {
+	column                 int
+	samples                int // their number
+	sampleType, sampleUnit int32
+	periodType, periodUnit int32
+	period                 int64
+	time                   pcommon.Timestamp
+	duration               uint64
+	id                     pprofile.ProfileID
+}
+
+// sample is one sample: what identifies it is the stack and the set of attributes.
+type sample struct {
+	stack int32
+	attrs []int32
+}
+
+func newRequest(p *profile.Profile, opts Options) (*request, error) {
+	frames, err := check(p)
+	if err != nil {
+		return nil, fmt.Errorf("building OTLP profiles: %w", err)
+	}
+	r := &request{
+		tables:       newTables(len(p.Function), len(p.Location), len(p.Sample), frames),
+		resource:     pcommon.NewMap(),
+		scopeVersion: opts.ScopeVersion,
+		width:        len(p.SampleType),
+	}
+	if err := putSorted(r.resource, opts.Resource); err != nil {
+		return nil, fmt.Errorf("building OTLP profiles: resource attributes: %w", err)
+	}
 	b := &builder{
-		dict:      newDict(pd.Dictionary(), p),
-		functions: newRows(len(p.Function)),
-		mappings:  newRows(len(p.Mapping)),
-		locations: newRows(len(p.Location)),
+		request:      r,
+		functionRows: newRows(len(p.Function)),
+		mappingRows:  newRows(len(p.Mapping)),
+		locationRows: newRows(len(p.Location)),
 	}
-	profileAttrs := b.profileAttributes(p, opts.Attributes)
-	samples := b.samples(p, opts.Attributes)
-
+	b.profileAttributes(p, opts.Attributes)
+	b.collect(p, opts.Attributes)
 	for _, column := range columns(p.SampleType) {
 		n := 0
-		for i := range samples {
-			if samples[i].values[column] != 0 {
+		for i := column; i < len(r.values); i += r.width {
+			if r.values[i] != 0 {
 				n++
 			}
 		}
-		if n == 0 {
-			continue
-		}
-		out := sp.Profiles().AppendEmpty()
-		b.header(out, p, column, opts)
-		out.AttributeIndices().Append(profileAttrs...)
-		out.Samples().EnsureCapacity(n)
-		for i := range samples {
-			s := &samples[i]
-			if s.values[column] == 0 {
-				continue
-			}
-			row := out.Samples().AppendEmpty()
-			row.SetStackIndex(s.stack)
-			row.AttributeIndices().Append(s.attrs...)
-			row.Values().Append(s.values[column])
+		if n > 0 {
+			b.header(p, column, n, opts)
 		}
 	}
-	return pd, nil
+	return r, nil
 }
 
-// Empty says whether pd has no sample: otlpreceiver answers 200 to such a request and drops it.
-func Empty(pd pprofile.Profiles) bool { return pd.SampleCount() == 0 }
+// check says whether p can be followed, and how many frames its samples have. Ids need not be in p's tables, but tell apart
+// what is referred to.
+func check(p *profile.Profile) (frames int, err error) {
+	if len(p.SampleType) == 0 {
+		return 0, errors.New("the profile has no sample type")
+	}
+	if err := p.CheckValid(); err != nil {
+		return 0, err
+	}
+	for _, s := range p.Sample {
+		frames += len(s.Location)
+	}
+	return frames, nil
+}
 
 // columns gives the indices of the sample types in the order in which they are written.
 func columns(types []*profile.ValueType) []int {
@@ -135,9 +156,10 @@ func columns(types []*profile.ValueType) []int {
 }
 
 type builder struct {
-	*dict
-	functions, mappings, locations rows // by the ids that p gives them
-	lines                          []line
+	*request
+	functionRows, mappingRows, locationRows rows // by the ids that p gives them
+	scratch                                 []line
+	native, python                          int32 // attributes of locations
 }
 
 // rows remembers the dictionary row of each pprof id. Ids usually count from 1, and then a slice does; a map costs most
@@ -165,10 +187,9 @@ func (r rows) set(id uint64, row int32) {
 	}
 }
 
-func (b *builder) header(out pprofile.Profile, p *profile.Profile, column int, opts Options) {
+func (b *builder) header(p *profile.Profile, column, samples int, opts Options) {
 	st := p.SampleType[column]
-	out.SampleType().SetTypeStrindex(b.str(st.Type))
-	out.SampleType().SetUnitStrindex(b.str(st.Unit))
+	h := header{column: column, samples: samples, sampleType: b.str(st.Type), sampleUnit: b.str(st.Unit), id: profileID(opts.ProfileID, st.Type)}
 
 	// Pyroscope refuses a profile without a period, and names the series after the period type (newProfileBuilder in its
 	// pkg/ingester/otlp/convert.go).
@@ -179,9 +200,7 @@ func (b *builder) header(out pprofile.Profile, p *profile.Profile, column int, o
 	if period <= 0 {
 		period = 1 // every byte was seen
 	}
-	out.PeriodType().SetTypeStrindex(b.str(periodType))
-	out.PeriodType().SetUnitStrindex(b.str(periodUnit))
-	out.SetPeriod(period)
+	h.periodType, h.periodUnit, h.period = b.str(periodType), b.str(periodUnit), period
 
 	when, duration := opts.Time, opts.Duration
 	if when.IsZero() && p.TimeNanos != 0 {
@@ -193,12 +212,12 @@ func (b *builder) header(out pprofile.Profile, p *profile.Profile, column int, o
 	// The proto proposes the process's start as the time of heap data; back ends file a profile under this time, so it
 	// has to be the dump's.
 	if !when.IsZero() {
-		out.SetTime(pcommon.NewTimestampFromTime(when))
+		h.time = pcommon.NewTimestampFromTime(when)
 	}
 	if duration > 0 {
-		out.SetDurationNano(uint64(duration))
+		h.duration = uint64(duration)
 	}
-	out.SetProfileID(profileID(opts.ProfileID, st.Type))
+	b.profiles = append(b.profiles, h)
 }
 
 func profileID(dump [16]byte, sampleType string) pprofile.ProfileID {
@@ -209,32 +228,24 @@ func profileID(dump [16]byte, sampleType string) pprofile.ProfileID {
 	return pprofile.ProfileID(sum[:16])
 }
 
-func (b *builder) profileAttributes(p *profile.Profile, attrs map[string]string) []int32 {
-	var out []int32
+func (b *builder) profileAttributes(p *profile.Profile, attrs map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(attrs)) {
 		if attrs[k] != "" {
-			out = append(out, b.text(k, attrs[k]))
+			b.common = append(b.common, b.text(k, attrs[k]))
 		}
 	}
 	if len(p.Comments) > 0 {
-		out = append(out, b.attr(keyComment, p.Comments, nil, ""))
+		b.common = append(b.common, b.attribute(keyComment, p.Comments, nil, ""))
 	}
-	return out
 }
 
-// sample is one sample with all its values: what identifies it is the stack and the set of attributes.
-type sample struct {
-	stack  int32
-	attrs  []int32
-	values []int64
-}
-
-// samples interns p's stacks and labels and adds up samples that are equal in both, in the order of first appearance.
-func (b *builder) samples(p *profile.Profile, common map[string]string) []sample {
-	out := make([]sample, 0, len(p.Sample))
-	seen := make(map[string]int, len(p.Sample))
+// collect interns p's stacks and labels and adds up samples that are equal in both, in the order of first appearance.
+func (b *builder) collect(p *profile.Profile, common map[string]string) {
+	b.samples = make([]sample, 0, len(p.Sample))
+	b.values = make([]int64, 0, len(p.Sample)*b.width)
+	plain := make([]int32, 1, len(p.Sample)+1) // the sample without labels of each stack, plus 1
+	labelled := map[string]int32{}
 	var locations []int32
-	var key []byte
 	for _, s := range p.Sample {
 		if allZero(s.Value) {
 			continue
@@ -243,23 +254,32 @@ func (b *builder) samples(p *profile.Profile, common map[string]string) []sample
 		for _, l := range s.Location {
 			locations = append(locations, b.location(l))
 		}
-		row := sample{stack: b.stack(locations), attrs: b.labels(s, common)}
-		key = binary.AppendUvarint(key[:0], uint64(row.stack))
-		for _, a := range row.attrs {
-			key = binary.AppendUvarint(key, uint64(a))
+		row := sample{b.stack(locations), b.labels(s, common)}
+		for len(plain) < len(b.stacks) {
+			plain = append(plain, 0)
 		}
-		i, ok := seen[string(key)]
-		if !ok {
-			row.values = slices.Clone(s.Value)
-			seen[string(key)] = len(out)
-			out = append(out, row)
+		same := plain[row.stack]
+		if len(row.attrs) > 0 {
+			b.key = binary.AppendUvarint(b.key[:0], uint64(row.stack))
+			for _, a := range row.attrs {
+				b.key = binary.AppendUvarint(b.key, uint64(a))
+			}
+			same = labelled[string(b.key)]
+		}
+		if same != 0 {
+			for j, v := range s.Value {
+				b.values[int(same-1)*b.width+j] += v
+			}
 			continue
 		}
-		for j, v := range s.Value {
-			out[i].values[j] += v
+		b.samples = append(b.samples, row)
+		b.values = append(b.values, s.Value...)
+		if len(row.attrs) > 0 {
+			labelled[string(b.key)] = int32(len(b.samples))
+		} else {
+			plain[row.stack] = int32(len(b.samples))
 		}
 	}
-	return out
 }
 
 func allZero(values []int64) bool {
@@ -272,33 +292,41 @@ func allZero(values []int64) bool {
 }
 
 func (b *builder) location(l *profile.Location) int32 {
-	if i := b.locations.get(l.ID); i != 0 {
+	if i := b.locationRows.get(l.ID); i != 0 {
 		return i
 	}
-	python := stack.IsPython(l)
-	mapping, address, frameType := int32(0), uint64(0), frameTypePython
-	if !python {
-		mapping, address, frameType = b.mapping(l.Mapping), l.Address, frameTypeNative
+	mapping, address, frameType := int32(0), uint64(0), int32(0)
+	if stack.IsPython(l) {
+		frameType = b.frameType(&b.python, frameTypePython)
+	} else {
+		mapping, address = b.mapping(l.Mapping), l.Address
+		frameType = b.frameType(&b.native, frameTypeNative)
 	}
-	attrs := []int32{b.text(keyFrameType, frameType)}
-	b.lines = b.lines[:0]
+	b.scratch = b.scratch[:0]
 	for _, ln := range l.Line {
-		b.lines = append(b.lines, line{b.function(ln.Function), ln.Line, ln.Column})
+		b.scratch = append(b.scratch, line{b.function(ln.Function), ln.Line, ln.Column})
 	}
-	i := b.dict.location(mapping, address, b.lines, attrs)
-	b.locations.set(l.ID, i)
+	i := b.tables.location(mapping, address, b.scratch, frameType)
+	b.locationRows.set(l.ID, i)
 	return i
+}
+
+func (b *builder) frameType(known *int32, name string) int32 {
+	if *known == 0 {
+		*known = b.text(keyFrameType, name)
+	}
+	return *known
 }
 
 func (b *builder) function(f *profile.Function) int32 {
 	if f == nil {
 		return 0
 	}
-	if i := b.functions.get(f.ID); i != 0 {
+	if i := b.functionRows.get(f.ID); i != 0 {
 		return i
 	}
-	i := b.dict.function(f.Name, f.SystemName, f.Filename, f.StartLine)
-	b.functions.set(f.ID, i)
+	i := b.tables.function(f.Name, f.SystemName, f.Filename, f.StartLine)
+	b.functionRows.set(f.ID, i)
 	return i
 }
 
@@ -306,15 +334,15 @@ func (b *builder) mapping(m *profile.Mapping) int32 {
 	if m == nil {
 		return 0
 	}
-	if i := b.mappings.get(m.ID); i != 0 {
+	if i := b.mappingRows.get(m.ID); i != 0 {
 		return i
 	}
 	var buildID int32
 	if _, err := hex.DecodeString(m.BuildID); err == nil && m.BuildID != "" {
 		buildID = b.text(keyGNUBuildID, m.BuildID)
 	}
-	i := b.dict.mapping(m.Start, m.Limit, m.Offset, m.File, buildID)
-	b.mappings.set(m.ID, i)
+	i := b.tables.mapping(m.Start, m.Limit, m.Offset, m.File, buildID)
+	b.mappingRows.set(m.ID, i)
 	return i
 }
 
@@ -340,7 +368,7 @@ func (b *builder) labels(s *profile.Sample, common map[string]string) []int32 {
 		if len(texts) == 1 && len(numbers) == 0 && common[k] == texts[0] {
 			continue
 		}
-		out = append(out, b.attr(k, texts, numbers, ucum(s.NumUnit[k])))
+		out = append(out, b.attribute(k, texts, numbers, ucum(s.NumUnit[k])))
 	}
 	return out
 }

@@ -385,7 +385,7 @@ func TestBuildTwiceGivesTheSameBytes(t *testing.T) {
 	p := profiletest.Generate(profiletest.Shape{Stacks: 200, Depth: 20, Functions: 300, Types: 4, Seed: 1})
 	var first []byte
 	for range 5 {
-		b, err := otlp.MarshalProto(build(t, p, options()), otlp.Reference)
+		b, err := otlp.Encode(p, options(), otlp.Reference)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -412,7 +412,7 @@ func TestNothingLiveIsNoProfile(t *testing.T) {
 
 func TestIdsNeedNotCountFromOne(t *testing.T) {
 	p := profiletest.Heap()
-	want, err := otlp.MarshalProto(build(t, p, options()), otlp.Reference)
+	want, err := otlp.Encode(p, options(), otlp.Reference)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func TestIdsNeedNotCountFromOne(t *testing.T) {
 	for _, m := range p.Mapping {
 		m.ID += 1 << 40
 	}
-	got, err := otlp.MarshalProto(build(t, p, options()), otlp.Reference)
+	got, err := otlp.Encode(p, options(), otlp.Reference)
 	if err != nil {
 		t.Fatal(err)
 	}

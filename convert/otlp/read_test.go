@@ -412,7 +412,7 @@ func TestReadBoundsWhatSamplesShare(t *testing.T) {
 // FuzzRead: whatever the request, Read ends, does not panic, gives valid profiles, and says of each sample what became of it.
 func FuzzRead(f *testing.F) {
 	for _, p := range []*profile.Profile{profiletest.Heap(), profiletest.Generate(profiletest.Shape{Stacks: 5, Depth: 4, Functions: 6, Types: 4})} {
-		b, err := otlp.MarshalProto(build(f, p, options()), otlp.Reference)
+		b, err := otlp.Encode(p, options(), otlp.Reference)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -46,7 +46,7 @@ func BenchmarkEncode(b *testing.B) {
 // The budget: an OTLP request is at most half of the dump, before compression.
 func TestRequestIsAtMostHalfOfTheDump(t *testing.T) {
 	for _, s := range shapes {
-		body, err := otlp.MarshalProto(build(t, profiletest.Generate(s.Shape), options()), otlp.Reference)
+		body, err := otlp.Encode(profiletest.Generate(s.Shape), options(), otlp.Reference)
 		if err != nil {
 			t.Fatal(err)
 		}

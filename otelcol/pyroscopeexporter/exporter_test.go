@@ -450,7 +450,7 @@ func (accepts) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // FuzzPush: whatever the request, it is sent or a permanent error, and never a panic.
 func FuzzPush(f *testing.F) {
-	b, err := otlp.MarshalProto(dump(f, 1, 1, time.Now()), otlp.Reference)
+	b, err := (&pprofile.ProtoMarshaler{}).MarshalProfiles(dump(f, 1, 1, time.Now()))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -156,12 +156,12 @@ func (f *convertFlags) render(p *profile.Profile, inputs []*input) ([]byte, erro
 		if id, ok := commonIdentity(inputs); ok {
 			opts.Resource = id.Attributes()
 		}
+		if f.format == "otlp" {
+			return otlpconvert.Encode(p, opts, otlpconvert.Reference)
+		}
 		pd, err := otlpconvert.Build(p, opts)
 		if err != nil {
 			return nil, err
-		}
-		if f.format == "otlp" {
-			return otlpconvert.MarshalProto(pd, otlpconvert.Reference)
 		}
 		return otlpconvert.MarshalJSON(pd)
 	case "html":

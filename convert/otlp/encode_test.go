@@ -4,7 +4,8 @@ package otlp_test
 
 import (
 	"bytes"
-	"maps"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -18,28 +19,48 @@ import (
 	"github.com/heapwire/heapwire/convert/otlp/profiletest"
 )
 
+// marshal is the Collector's own form of what Build makes, its fields in the order of their numbers.
+func marshal(t testing.TB, pd pprofile.Profiles) []byte {
+	t.Helper()
+	b, err := (&pprofile.ProtoMarshaler{}).MarshalProfiles(pd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r cpb.ExportProfilesServiceRequest
+	if err := proto.Unmarshal(b, &r); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(&r); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func encode(t testing.TB, p *profile.Profile, opts otlp.Options, enc otlp.Encoding) []byte {
+	t.Helper()
+	b, err := otlp.Encode(p, opts, enc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // pprofile's marshallers turn the attributes of what they are given into references.
-func TestMarshalLeavesTheDataAlone(t *testing.T) {
+func TestMarshalJSONLeavesTheDataAlone(t *testing.T) {
 	pd := build(t, profiletest.Heap(), options())
 	before := pprofile.NewProfiles()
 	pd.CopyTo(before)
-	for name, marshal := range map[string]func() ([]byte, error){
-		"reference": func() ([]byte, error) { return otlp.MarshalProto(pd, otlp.Reference) },
-		"inline":    func() ([]byte, error) { return otlp.MarshalProto(pd, otlp.Inline) },
-		"json":      func() ([]byte, error) { return otlp.MarshalJSON(pd) },
-	} {
-		if _, err := marshal(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if v, ok := pd.ResourceProfiles().At(0).Resource().Attributes().Get("service.name"); !ok || v.Str() != "trainer" {
-			t.Errorf("%s: service.name is gone", name)
-		}
-		if pd.Dictionary().StringTable().Len() != before.Dictionary().StringTable().Len() {
-			t.Errorf("%s: the string table grew", name)
-		}
-		if pd.IsReadOnly() {
-			t.Errorf("%s: the data became read-only", name)
-		}
+	if _, err := otlp.MarshalJSON(pd); err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := pd.ResourceProfiles().At(0).Resource().Attributes().Get("service.name"); !ok || v.Str() != "trainer" {
+		t.Error("service.name is gone")
+	}
+	if pd.Dictionary().StringTable().Len() != before.Dictionary().StringTable().Len() {
+		t.Error("the string table grew")
+	}
+	if pd.IsReadOnly() {
+		t.Error("the data became read-only")
 	}
 }
 
@@ -59,22 +80,111 @@ func TestPprofileMarshallerStillChangesItsInput(t *testing.T) {
 	}
 }
 
-func TestBothEncodingsReadBackEqual(t *testing.T) {
-	pd := build(t, profiletest.Heap(), options())
-	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
-		b, err := otlp.MarshalProto(pd, enc)
-		if err != nil {
-			t.Fatal(err)
+// everyKind has a resource attribute of every kind of value.
+func everyKind() otlp.Options {
+	opts := options()
+	opts.Resource["list"] = []any{"a", int64(-1), map[string]any{"k": "v", "": "no key"}, []any{}, nil}
+	opts.Resource["map"] = map[string]any{"text": "service.name", "empty": "", "inner": map[string]any{}}
+	opts.Resource["bytes"] = []byte{0, 1, 255}
+	opts.Resource["none"], opts.Resource["yes"], opts.Resource["no"], opts.Resource["ratio"], opts.Resource["zero"] = nil, true, false, -0.5, int64(0)
+	return opts
+}
+
+// What Encode writes is what the Collector's own libraries write of what Build makes, but for the order of fields.
+func TestEncodeIsWhatTheCollectorWrites(t *testing.T) {
+	check := func(name string, p *profile.Profile, opts otlp.Options) {
+		t.Helper()
+		pd := build(t, p, opts)
+		if otlp.Empty(pd) {
+			return
 		}
-		back, err := (&pprofile.ProtoUnmarshaler{}).UnmarshalProfiles(b)
+		got, want := encode(t, p, opts, otlp.Reference), marshal(t, pd)
+		if !bytes.Equal(got, want) {
+			at := 0
+			for at < min(len(got), len(want)) && got[at] == want[at] {
+				at++
+			}
+			t.Errorf("%s: %d bytes, want %d; they differ from byte %d on", name, len(got), len(want), at)
+		}
+	}
+	check("heap", profiletest.Heap(), options())
+	check("every kind of attribute", profiletest.Heap(), everyKind())
+	check("nothing but the profile", profiletest.Heap(), otlp.Options{})
+	for _, s := range shapes {
+		check(s.name, profiletest.Generate(s.Shape), options())
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for n := range 300 {
+		check(fmt.Sprint("random ", n), random(rng), everyKind())
+	}
+}
+
+// random is a profile of everything that may be in one, with numbers of every length.
+func random(rng *rand.Rand) *profile.Profile {
+	number := func() uint64 { return rng.Uint64() >> rng.IntN(64) }
+	word := func() string { return strings.Repeat("ä", rng.IntN(3)) + fmt.Sprint(rng.IntN(20)) }
+	b := profiletest.New(profiletest.Inuse...)
+	b.Comments = make([]string, rng.IntN(3))
+	b.Period, b.TimeNanos, b.DurationNanos = rng.Int64N(3), int64(number()>>1), int64(number()>>1)
+	mappings := []*profile.Mapping{nil}
+	for range rng.IntN(4) {
+		m := b.Mapping(number(), number(), word(), []string{"", "abcdef", "no hex"}[rng.IntN(3)])
+		m.Offset = number()
+		mappings = append(mappings, m)
+	}
+	var functions []*profile.Function
+	for range 1 + rng.IntN(200) {
+		functions = append(functions, b.Func(word(), word(), word(), int64(number())))
+	}
+	var locations []*profile.Location
+	for range 1 + rng.IntN(400) {
+		var lines []profile.Line
+		for range rng.IntN(3) {
+			lines = append(lines, profile.Line{Function: functions[rng.IntN(len(functions))], Line: int64(number()), Column: int64(number())})
+		}
+		if len(lines) == 1 && rng.IntN(2) == 0 {
+			locations = append(locations, b.Python(lines[0].Function, lines[0].Line))
+		} else {
+			locations = append(locations, b.Native(mappings[rng.IntN(len(mappings))], number(), lines...))
+		}
+	}
+	for range rng.IntN(60) {
+		var at []*profile.Location
+		for range rng.IntN(5) * rng.IntN(20) {
+			at = append(at, locations[rng.IntN(len(locations))])
+		}
+		s := b.Add([]int64{int64(number()) * int64(rng.IntN(2)), int64(number())}, at...)
+		if rng.IntN(3) == 0 {
+			s.Label = map[string][]string{"thread_name": {word()}, "several": {"a", word()}}
+			s.NumLabel, s.NumUnit = map[string][]int64{"step": {int64(number())}, "sizes": {1, int64(number()), 0}, "none": {}}, map[string][]string{"step": {"bytes"}}
+		}
+	}
+	return b.Profile
+}
+
+func TestThereIsNothingToEncode(t *testing.T) {
+	nothing := profiletest.New(profiletest.Inuse...)
+	nothing.Add([]int64{0, 0})
+	if b, err := otlp.Encode(nothing.Profile, options(), otlp.Reference); b != nil || err != nil {
+		t.Errorf("nothing live: %d bytes, %v", len(b), err)
+	}
+	if _, err := otlp.Encode(&profile.Profile{}, options(), otlp.Reference); err == nil {
+		t.Error("no sample type: no error")
+	}
+}
+
+func TestBothEncodingsReadBackEqual(t *testing.T) {
+	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
+		back, err := (&pprofile.ProtoUnmarshaler{}).UnmarshalProfiles(encode(t, profiletest.Heap(), everyKind(), enc))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := otlp.Check(back); err != nil {
 			t.Error(err)
 		}
-		if got := back.ResourceProfiles().At(0).Resource().Attributes().AsRaw(); !maps.Equal(got, options().Resource) {
-			t.Errorf("encoding %d: resource %v", enc, got)
+		want := build(t, profiletest.Heap(), everyKind()).ResourceProfiles().At(0).Resource().Attributes()
+		if got := back.ResourceProfiles().At(0).Resource().Attributes(); !got.Equal(want) {
+			t.Errorf("encoding %d: resource %v", enc, got.AsRaw())
 		}
 		v := read(back)
 		if got := v.sum(0); got != 537396202 {
@@ -88,10 +198,7 @@ func TestInlineEncodingHasKeysAndTextsInPlace(t *testing.T) {
 	opts := options()
 	opts.Resource["list"] = []any{"a", int64(1), map[string]any{"k": "v"}}
 	for enc, inline := range map[otlp.Encoding]bool{otlp.Reference: false, otlp.Inline: true} {
-		b, err := otlp.MarshalProto(build(t, profiletest.Heap(), opts), enc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := encode(t, profiletest.Heap(), opts, enc)
 		var r cpb.ExportProfilesServiceRequest
 		if err := proto.Unmarshal(b, &r); err != nil {
 			t.Fatal(err)
@@ -128,34 +235,10 @@ func TestInlineEncodingHasKeysAndTextsInPlace(t *testing.T) {
 	}
 }
 
-func TestEncodeIsBuildAndMarshal(t *testing.T) {
-	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
-		want, err := otlp.MarshalProto(build(t, profiletest.Heap(), options()), enc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := otlp.Encode(profiletest.Heap(), options(), enc)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("encoding %d: %d bytes, want %d; %v", enc, len(got), len(want), err)
-		}
-	}
-	nothing := profiletest.New(profiletest.Inuse...)
-	nothing.Add([]int64{0, 0})
-	if b, err := otlp.Encode(nothing.Profile, options(), otlp.Reference); b != nil || err != nil {
-		t.Errorf("nothing live: %d bytes, %v", len(b), err)
-	}
-	if _, err := otlp.Encode(&profile.Profile{}, options(), otlp.Reference); err == nil {
-		t.Error("no sample type: no error")
-	}
-}
-
 // Only resource and scope attributes become references; those of the table keep their values in place, in both encodings.
 func TestValuesOfTheAttributeTableStayInPlace(t *testing.T) {
 	for _, enc := range []otlp.Encoding{otlp.Reference, otlp.Inline} {
-		b, err := otlp.MarshalProto(build(t, profiletest.Heap(), options()), enc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := encode(t, profiletest.Heap(), options(), enc)
 		var r cpb.ExportProfilesServiceRequest
 		if err := proto.Unmarshal(b, &r); err != nil {
 			t.Fatal(err)
