@@ -71,6 +71,7 @@ bench: build ## conversion speed, as the table of docs/performance.md
 	$(GO) run ./bench -only convert
 
 bench-shim: build ## the cost for the job beside other profilers (pip), docs/overhead.svg; half an hour
+	$(SHIM_MAKE) test-library
 	$(GO) run ./bench -only shim -shim $(BIN)/libheapwire.so -svg docs/overhead.svg
 
 bench-snapshot: build ## device snapshots of 2 MB to 1 GB beside CPython's pickle.load; minutes, and 6 GB of memory

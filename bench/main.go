@@ -19,6 +19,7 @@ func main() {
 	var o shimOptions
 	var only string
 	flag.StringVar(&o.shim, "shim", "bin/libheapwire.so", "the shim to measure")
+	flag.StringVar(&o.window, "window", "build/shim/libheapwire_test.so", "the same with a window into its hook")
 	flag.StringVar(&o.versions, "pythons", "3.11,3.12,3.13", "interpreters, by version")
 	flag.StringVar(&o.jobs, "jobs", "bench/jobs", "folder of the programs")
 	flag.StringVar(&o.build, "build", "build/bench", "folder for what is built and installed")
@@ -50,7 +51,7 @@ func measure(ctx context.Context, only string, o shimOptions) error {
 	if only == "convert" {
 		return nil
 	}
-	for _, path := range []*string{&o.shim, &o.jobs, &o.build} {
+	for _, path := range []*string{&o.shim, &o.window, &o.jobs, &o.build} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
 			return err

@@ -21,10 +21,10 @@ import (
 )
 
 type shimOptions struct {
-	shim, jobs, build, svg string
-	versions               string
-	rounds, peerRounds     int
-	peers                  bool
+	shim, window, jobs, build, svg string
+	versions                       string
+	rounds, peerRounds             int
+	peers                          bool
 }
 
 // A variant is one way to run the same program.
@@ -109,19 +109,26 @@ func measureShim(ctx context.Context, w io.Writer, o shimOptions) error {
 	if err != nil {
 		return err
 	}
-	for i, version := range strings.Split(o.versions, ",") {
+	var chosen []pythons.Python
+	for _, version := range strings.Split(o.versions, ",") {
 		at := slices.IndexFunc(all, func(p pythons.Python) bool { return strings.HasPrefix(p.String()+".", version+".") })
 		if at < 0 {
 			fmt.Fprintf(w, "\nPython %s is not on this machine\n", version)
 			continue
 		}
-		results, variants, err := o.measure(ctx, w, all[at], library)
+		chosen = append(chosen, all[at])
+	}
+	if err := measureCaptures(ctx, w, o, chosen); err != nil {
+		return err
+	}
+	for i, p := range chosen {
+		results, variants, err := o.measure(ctx, w, p, library)
 		if err != nil {
 			return err
 		}
-		report(w, all[at].String(), results, variants, o)
+		report(w, p.String(), results, variants, o)
 		if i == 0 && o.svg != "" {
-			if err := os.WriteFile(o.svg, plot(all[at].String(), results, variants), 0o644); err != nil {
+			if err := os.WriteFile(o.svg, plot(p.String(), results, variants), 0o644); err != nil {
 				return err
 			}
 		}
@@ -393,6 +400,35 @@ func measureDumps(ctx context.Context, w io.Writer, o shimOptions, stacks string
 			return fmt.Sprintf("%.1f / %.1f / %.1f", quantile(v, 0), quantile(v, 0.5), quantile(v, 1))
 		}
 		fmt.Fprintf(w, "| %d | %d | %s | %s | %s | %.1f | %.1f |\n", n, dumps, three(took), three(control), three(pause), last.File/1e6, last.Metadata/(1<<20))
+	}
+	return nil
+}
+
+// measureCaptures prints what the sampling hook itself takes, without the allocator's part of a sample.
+func measureCaptures(ctx context.Context, w io.Writer, o shimOptions, chosen []pythons.Python) error {
+	if _, err := os.Stat(o.window); err != nil {
+		fmt.Fprintf(w, "\nCaptures were not measured: %v: run make -C shim test-library\n", err)
+		return nil //nolint:nilerr // said, and no failure
+	}
+	depths := []string{"3", "30", "62"}
+	fmt.Fprintf(w, "\nOne capture, µs, by Python frames, each of a function of its own, and the native leaf; fastest of 50 rounds of 2000\n\n| Python | %s |\n|---|%s\n",
+		strings.Join(depths, " | "), strings.Repeat("---|", len(depths)))
+	for _, p := range chosen {
+		cmd := exec.CommandContext(ctx, p.Path, append([]string{filepath.Join(o.jobs, "capture.py")}, depths...)...)
+		cmd.Env = pythons.CleanEnv("LD_PRELOAD="+o.window, "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SPOOL="+o.build)
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("measuring captures under %s: %w", p, err)
+		}
+		took := map[string]float64{}
+		if err := json.Unmarshal(out, &took); err != nil {
+			return fmt.Errorf("measuring captures under %s: %w", p, err)
+		}
+		fmt.Fprintf(w, "| %s |", p)
+		for _, d := range depths {
+			fmt.Fprintf(w, " %.2f |", took[d]/1000)
+		}
+		fmt.Fprintln(w)
 	}
 	return nil
 }
