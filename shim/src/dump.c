@@ -547,7 +547,7 @@ int hw_dump(const char *reason, const char *why)
 		complained = true;
 		hw_say("cannot write dumps to %s: %s. The job goes on; the next dump that arrives says how many were lost "
 		       "(dumps_failed). HEAPWIRE_SPOOL names another folder.",
-		       hw_config.spool, strerrordesc_np(err));
+		       hw_config.spool, hw_errno_text(err));
 	}
 	return err;
 }

@@ -552,7 +552,7 @@ void hw_exec_init(void)
 	*(void **)&next.spawnp = dlsym(RTLD_NEXT, "posix_spawnp");
 	*(void **)&next.execveat = dlsym(RTLD_NEXT, "execveat");
 	if (!next.execveat)
-		dlerror(); /* not left for the program to find */
+		hw_forget_dlerror(); /* execveat is of glibc 2.34 */
 	if (!hw_config.exec_guard || !dladdr((void *)own_name, &self) || !self.dli_fname)
 		return;
 	const char *name = last_part(self.dli_fname);

@@ -142,7 +142,7 @@ void hw_inproc_begin(void)
 		pthread_attr_destroy(&attr);
 	}
 	if (err)
-		hw_say("not exporting: %s. Dumps stay in the spool.", strerrordesc_np(err));
+		hw_say("not exporting: %s. Dumps stay in the spool.", hw_errno_text(err));
 	atomic_store(&begun, !err);
 }
 

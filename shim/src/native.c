@@ -11,7 +11,8 @@
  * AMD64 figure 3.36 (register numbers 6 = rbp, 7 = rsp, 16 = return address).
  *
  * Objects are found with _dl_find_object, which takes no lock (glibc >= 2.35), and where the C library has none in a list made
- * from /proc/self/maps: at start, and by the clock each second. There the walk ends at code that was loaded since.
+ * from /proc/self/maps: at start, and by the clock each second. There the walk ends at code that was loaded since, and before an
+ * object's tables are read a system call tells whether they are still those that were listed.
  */
 #include "native.h"
 
@@ -62,6 +63,7 @@ extern void *__libc_stack_end; /* ld.so: where the main thread's stack began */
 struct module {
 	uintptr_t lo, hi;
 	const uint8_t *eh_frame_hdr;
+	uint8_t begins[16]; /* with that: its encodings, where .eh_frame is, how many entries, the first one's function */
 };
 
 /* Two lists: one is read in the hook while the clock makes the other, at most once a second, a hundred thousand times longer
@@ -74,14 +76,34 @@ struct modules {
 static struct modules *lists;
 static _Atomic(const struct modules *) modules; /* NULL: _dl_find_object serves */
 
-extern int _dl_find_object(void *, struct dl_find_object *) __attribute__((weak));
+/* struct dl_find_object of glibc's dlfcn.h, which older ones do not have: a library that was built beside one of those uses it where
+ * it runs beside a newer one. */
+struct found_object {
+	unsigned long long flags;
+	void *start, *end;
+	struct link_map *link_map;
+	void *eh_frame;
+	unsigned long long reserved[7];
+};
+#ifdef DLFO_STRUCT_HAS_EH_DBASE
+_Static_assert(sizeof(struct found_object) == sizeof(struct dl_find_object) &&
+		       offsetof(struct found_object, eh_frame) == offsetof(struct dl_find_object, dlfo_eh_frame),
+	       "glibc's own");
+#endif
+extern int find_object(void *, struct found_object *) __asm__("_dl_find_object") __attribute__((weak));
 
 static bool add_module(const struct hw_mapping *m, void *arg)
 {
 	struct modules *list = arg;
 	struct hw_object o;
-	if (m->path[0] == '/' && list->n < MODULES && hw_maps_object(m, &o) && o.eh_frame_hdr)
-		list->m[list->n++] = (struct module){m->start, o.end, (const uint8_t *)o.eh_frame_hdr};
+	struct module *next = &list->m[list->n];
+	if (m->path[0] == '/' && list->n < MODULES && hw_maps_object(m, &o) && o.eh_frame_hdr &&
+	    hw_maps_read(o.eh_frame_hdr, next->begins, sizeof next->begins)) {
+		next->lo = m->start;
+		next->hi = o.end;
+		next->eh_frame_hdr = (const uint8_t *)o.eh_frame_hdr;
+		list->n++;
+	}
 	return true;
 }
 
@@ -97,8 +119,8 @@ static const uint8_t *eh_frame_hdr(uintptr_t ip)
 {
 	const struct modules *list = atomic_load_explicit(&modules, memory_order_acquire);
 	if (!list) {
-		struct dl_find_object o;
-		return _dl_find_object((void *)ip, &o) == 0 ? o.dlfo_eh_frame : NULL;
+		struct found_object o;
+		return find_object((void *)ip, &o) == 0 ? o.eh_frame : NULL;
 	}
 	unsigned lo = 0, hi = list->n;
 	while (lo < hi) {
@@ -108,7 +130,11 @@ static const uint8_t *eh_frame_hdr(uintptr_t ip)
 		else
 			hi = mid;
 	}
-	return lo && ip < list->m[lo - 1].hi ? list->m[lo - 1].eh_frame_hdr : NULL;
+	if (!lo || ip >= list->m[lo - 1].hi)
+		return NULL;
+	const struct module *m = &list->m[lo - 1];
+	uint8_t now[sizeof m->begins];
+	return hw_maps_read((uintptr_t)m->eh_frame_hdr, now, sizeof now) && !memcmp(now, m->begins, sizeof now) ? m->eh_frame_hdr : NULL;
 }
 
 /* ---------------------------------------------------------------- reading .eh_frame */
@@ -513,7 +539,7 @@ static inline struct rule rule_of(uintptr_t ip, uint64_t gen)
  * that user code switched to neither holds, and the bound is only the size a stack may have. */
 static uintptr_t stack_end(uintptr_t sp)
 {
-	uintptr_t tcb = (uintptr_t)__builtin_thread_pointer();
+	uintptr_t tcb = hw_thread_pointer();
 	if (sp < tcb && tcb - sp < MAX_STACK)
 		return tcb;
 	uintptr_t main_end = (uintptr_t)__libc_stack_end;
@@ -615,7 +641,7 @@ const char *hw_native_init(void)
 	if (m == MAP_FAILED)
 		return "no memory for the unwind rules";
 	cache = m;
-	return _dl_find_object ? NULL : hw_native_use_list();
+	return find_object ? NULL : hw_native_use_list();
 }
 
 const char *hw_native_use_list(void)
@@ -645,10 +671,10 @@ void hw_native_refresh(void)
 {
 	uint64_t now = 1;
 	hw_maps_each(mix_code, &now);
-	if (loaded && now != loaded) {
-		if (hw_native_uses_list())
-			list_modules();
-		atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
-	}
+	if (now == loaded)
+		return;
 	loaded = now;
+	if (hw_native_uses_list())
+		list_modules();
+	atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
 }

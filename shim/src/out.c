@@ -36,6 +36,21 @@ void hw_say(const char *fmt, ...)
 	errno = keep;
 }
 
+#if !__GLIBC_PREREQ(2, 32) /* which has strerrordesc_np, and does not link this any more */
+extern const char *const sys_errlist[];
+extern int sys_nerr;
+#endif
+
+const char *hw_errno_text(int err)
+{
+#if __GLIBC_PREREQ(2, 32)
+	const char *text = strerrordesc_np(err);
+#else
+	const char *text = err >= 0 && err < sys_nerr ? sys_errlist[err] : NULL;
+#endif
+	return text ? text : "unknown error";
+}
+
 void hw_out_begin(struct hw_out *o, int fd, char *buf, size_t cap)
 {
 	*o = (struct hw_out){.fd = fd, .buf = buf, .cap = cap};

@@ -6,6 +6,9 @@
 /* One line on stderr, `heapwire[<pid>]: …`, in one write. Never called from the sampling hook. */
 void hw_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* What an errno means, without a look into the program's locale. */
+const char *hw_errno_text(int err);
+
 /* Text into a file descriptor through a caller's buffer. The first failure is kept and everything after it is dropped:
  * check hw_out_end. */
 struct hw_out {

@@ -437,7 +437,7 @@ void *hw_py_symbol(const char *name)
 {
 	void *s = dlsym(RTLD_DEFAULT, name);
 	if (!s)
-		(void)dlerror(); /* the program may ask for errors of its own */
+		hw_forget_dlerror();
 	return s;
 }
 

@@ -66,7 +66,7 @@ static __thread uint64_t rng; /* 0: this thread has none yet */
 static void seed(void)
 {
 	static _Atomic uint64_t threads;
-	rng = (uint64_t)(uintptr_t)__builtin_thread_pointer() ^ __builtin_ia32_rdtsc() * 0x9E3779B97F4A7C15ull ^
+	rng = (uint64_t)hw_thread_pointer() ^ __builtin_ia32_rdtsc() * 0x9E3779B97F4A7C15ull ^
 	      atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) << 40;
 	rng += !rng;
 }

@@ -52,7 +52,7 @@ bool hw_sample_init(void)
 
 static int claim(void)
 {
-	unsigned first = (unsigned)((uintptr_t)__builtin_thread_pointer() * 0x9E3779B97F4A7C15ull >> 58);
+	unsigned first = (unsigned)(hw_thread_pointer() * 0x9E3779B97F4A7C15ull >> 58);
 	for (unsigned i = 0; i < SLOTS; i++) {
 		unsigned s = (first + i) % SLOTS;
 		uint64_t bit = 1ull << s;

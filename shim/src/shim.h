@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,6 +27,22 @@
 
 #define hw_likely(x) __builtin_expect(!!(x), 1)
 #define hw_unlikely(x) __builtin_expect(!!(x), 0)
+
+/* A number of the thread's own: its control block, whose first word is its address (x86-64 psABI). gcc has a builtin from 11 on. */
+static inline uintptr_t hw_thread_pointer(void)
+{
+	uintptr_t p;
+	__asm__("movq %%fs:0, %0" : "=r"(p));
+	return p;
+}
+
+/* Takes back a failed dlsym's error, by a lookup that succeeds: the program may ask for errors of its own. dlerror would put the
+ * message together first, which allocates, and before glibc 2.34 it does not bear an allocator in front of ours that looks up a
+ * symbol at that moment. */
+static inline void hw_forget_dlerror(void)
+{
+	(void)dlsym(RTLD_DEFAULT, "malloc");
+}
 
 /* Everything the shim loses is counted here and printed in the next dump's HEAPWIRE_META (docs/spool.md says what each
  * figure means). Relaxed increments only: the figures are totals, they order nothing. */

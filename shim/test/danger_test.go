@@ -67,9 +67,9 @@ func buildProgram(t *testing.T, name string) string {
 }
 
 // libraryCopies makes n libraries of one file: the loader tells libraries apart by their files.
-func libraryCopies(t *testing.T, n int) []string {
+func libraryCopies(t *testing.T, library string, n int) []string {
 	t.Helper()
-	text, err := os.ReadFile(buildProgram(t, "libtls_library"))
+	text, err := os.ReadFile(library)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,14 +291,16 @@ var dangers = []danger{
 	},
 	{
 		name: "200 threads use 64 libraries that come by dlopen", program: "tls_storm", trial: 2, short: 3, long: 100,
-		args:  func(t *testing.T) []string { return append([]string{"200"}, libraryCopies(t, 64)...) },
+		args: func(t *testing.T) []string {
+			return append([]string{"200"}, libraryCopies(t, buildProgram(t, "libtls_library"), 64)...)
+		},
 		front: "librealloc_twice",
 		naive: func(t *testing.T) []string {
 			env := ownJemalloc(t, buildProgram(t, "librealloc_twice"), buildProgram(t, "libnaive_hook"))
 			if env == nil {
 				return nil
 			}
-			return append(env, "NAIVE=tls", "NAIVE_TLS="+libraryCopies(t, 1)[0])
+			return append(env, "NAIVE=tls", "NAIVE_TLS="+libraryCopies(t, buildProgram(t, "libtls_library"), 1)[0])
 		},
 	},
 	{name: "the GIL is held while a thread that allocates is joined", python: "joined", trial: 10, short: 50, long: 200, naive: naiveMalloc("gil")},

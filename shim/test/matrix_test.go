@@ -40,24 +40,33 @@ func ownMirror() (string, error) {
 	return "", errors.New("apt's sources have no Debian")
 }
 
-// newerDebian is the userland named by HEAPWIRE_MATRIX_ROOT, or one that is made in build/ from the machine's own mirror.
-func newerDebian(t *testing.T) userland {
+// A suite of Debian's, and what of it a userland has. The packages of `some` are taken where they are; one at least is.
+type suite struct {
+	name, variable string // variable: names a folder that has it already
+	packages, some []string
+}
+
+// debian is the userland that the suite's variable names, or one that is made in build/ from the machine's own mirror.
+func debian(t *testing.T, s suite) userland {
 	t.Helper()
+	if !full {
+		t.Skip("HEAPWIRE_MATRIX is not set: make test-matrix")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("entering another root folder needs root")
 	}
 	if out, err := exec.Command("unshare", "--mount", "true").CombinedOutput(); err != nil {
 		t.Skipf("a mount namespace cannot be made here: %v %s", err, out)
 	}
-	root := os.Getenv("HEAPWIRE_MATRIX_ROOT")
+	root := os.Getenv(s.variable)
 	if root == "" {
 		repository, err := filepath.Abs("../..")
 		if err != nil {
 			t.Fatal(err)
 		}
-		root = filepath.Join(repository, "build", "matrix", "sid")
+		root = filepath.Join(repository, "build", "matrix", s.name)
 		if _, err := os.Stat(filepath.Join(root, ".complete")); err != nil {
-			makeUserland(t, root)
+			s.install(t, root)
 		}
 	}
 	work, err := os.MkdirTemp(filepath.Join(root, "tmp"), "heapwire-")
@@ -68,14 +77,18 @@ func newerDebian(t *testing.T) userland {
 	if err := os.Chmod(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return userland{root: root, work: filepath.Join("/tmp", filepath.Base(work))}
+	u := userland{root: root, work: filepath.Join("/tmp", filepath.Base(work))}
+	if out, err := u.command(nil, "ldd", "--version").Output(); err == nil {
+		t.Log(strings.SplitN(string(out), "\n", 2)[0])
+	}
+	return u
 }
 
-func makeUserland(t *testing.T, root string) {
+func (s suite) install(t *testing.T, root string) {
 	t.Helper()
 	debootstrap, err := exec.LookPath("debootstrap")
 	if err != nil {
-		t.Skip("debootstrap is not installed, and HEAPWIRE_MATRIX_ROOT names no root folder")
+		t.Skipf("debootstrap is not installed, and %s names no root folder", s.variable)
 	}
 	mirror, err := ownMirror()
 	if err != nil {
@@ -97,23 +110,23 @@ func makeUserland(t *testing.T, root string) {
 		}
 		return nil
 	}
-	if err := run(debootstrap, "--variant=minbase", "sid", root, mirror); err != nil {
+	if err := run(debootstrap, "--variant=minbase", s.name, root, mirror); err != nil {
 		t.Skipf("a userland cannot be made here: %v", err)
 	}
-	// What jemalloc's own shared object needs, and every Python there is.
-	if err := run("chroot", root, "apt-get", "-q", "install", "-y", "--no-install-recommends", "libstdc++6"); err != nil {
+	install := []string{root, "apt-get", "-q", "install", "-y", "--no-install-recommends"}
+	if err := run("chroot", append(install, s.packages...)...); err != nil {
 		t.Fatal(err)
 	}
 	found := 0
-	for minor := 13; minor <= 15; minor++ {
-		if err := run("chroot", root, "apt-get", "-q", "install", "-y", "--no-install-recommends", fmt.Sprintf("python3.%d", minor)); err != nil {
-			t.Logf("no python3.%d there", minor)
+	for _, name := range s.some {
+		if err := run("chroot", append(install, name)...); err != nil {
+			t.Logf("no %s there", name)
 			continue
 		}
 		found++
 	}
-	if found == 0 {
-		t.Fatal("the new userland has no Python")
+	if len(s.some) > 0 && found == 0 {
+		t.Fatalf("the new userland has none of %v", s.some)
 	}
 	if err := os.WriteFile(filepath.Join(root, ".complete"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -135,6 +148,7 @@ func (u userland) put(t *testing.T, paths ...string) string {
 func (u userland) command(env []string, command ...string) *exec.Cmd {
 	const enter = `root=$1 work=$2; shift 2
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+mountpoint -q "$root/dev/shm" || { mkdir -p "$root/dev/shm"; mount -t tmpfs tmpfs "$root/dev/shm"; } # for multiprocessing
 exec chroot "$root" /usr/bin/env -C "$work" "$@"`
 	// The variables are set inside: unshare and chroot are not to be profiled.
 	args := append([]string{"--mount", "sh", "-c", enter, "enter", u.root, u.work}, env...)
@@ -165,22 +179,61 @@ func (u userland) pythons(t *testing.T) []pythons.Python {
 	return found
 }
 
-// The shim as it is built here, in a userland with a newer C library and newer Pythons.
+// The shim as it is built here, with a newer C library and newer Pythons. libstdc++ is for jemalloc's own shared object.
 func TestNewerDebian(t *testing.T) {
-	if !full {
-		t.Skip("HEAPWIRE_MATRIX is not set: make test-matrix")
+	u := debian(t, suite{
+		name: "sid", variable: "HEAPWIRE_MATRIX_ROOT",
+		packages: []string{"libstdc++6"}, some: []string{"python3.13", "python3.14", "python3.15"},
+	})
+	u.survives(t, library, testLibrary, func(name string) string { return buildProgram(t, name) })
+}
+
+// The shim as it is built beside an older C library, with the same jemalloc: one without _dl_find_object, and without much else.
+func TestOlderDebian(t *testing.T) {
+	u := debian(t, suite{
+		name: "bullseye", variable: "HEAPWIRE_MATRIX_OLD_ROOT",
+		packages: []string{"libstdc++6", "gcc", "libc6-dev", "make", "binutils", "python3"},
+	})
+	archive := os.Getenv("JEMALLOC_PIC")
+	if archive == "" {
+		out, err := exec.Command("gcc", "-print-file-name=libjemalloc_pic.a").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive = strings.TrimSpace(string(out))
 	}
-	u := newerDebian(t)
+	u.put(t, archive)
+	u.put(t, "../../shim")
+	run := func(command ...string) {
+		t.Helper()
+		if out, err := u.command(nil, command...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, tail(string(out)))
+		}
+	}
+	run("make", "-C", "shim", "BIN="+u.work+"/built", "BUILD="+u.work+"/build", "JEMALLOC_PIC="+filepath.Join(u.work, filepath.Base(archive)), "all", "test-library")
+	outside := filepath.Join(u.root, u.work)
+	u.survives(t, filepath.Join(outside, "built", "libheapwire.so"), filepath.Join(outside, "build", "libheapwire_test.so"), func(name string) string {
+		out := filepath.Join("build", name)
+		args := []string{"gcc", "-O1", "-g"}
+		if strings.HasPrefix(name, "lib") {
+			out += ".so"
+			args = append(args, "-shared", "-fPIC")
+		}
+		run(append(args, "-o", out, filepath.Join("shim/test/programs", strings.TrimPrefix(name, "lib")+".c"), "-lpthread", "-ldl")...)
+		return filepath.Join(outside, out)
+	})
+}
+
+// survives runs captures, dangers and attributions under every Python there. The library, the one with a window into its hook, and
+// programs are such as run there.
+func (u userland) survives(t *testing.T, library, testLibrary string, program func(name string) string) {
 	found := u.pythons(t)
 	if len(found) == 0 {
 		t.Fatalf("no Python in %s", u.root)
 	}
-	if out, err := u.command(nil, "ldd", "--version").Output(); err == nil {
-		t.Log(strings.SplitN(string(out), "\n", 2)[0])
-	}
 	shim, window := u.put(t, library), u.put(t, testLibrary)
-	u.put(t, "frames.py", "programs/dangers.py", buildProgram(t, "libdangers"))
-	copies := libraryCopies(t, 65)
+	u.put(t, "frames.py", "programs/dangers.py", program("libdangers"))
+	copies := libraryCopies(t, program("libtls_library"), 65)
 	hookLibrary := u.put(t, copies...)
 	inside := make([]string, 64)
 	for i := range inside {
@@ -189,11 +242,11 @@ func TestNewerDebian(t *testing.T) {
 	spool := "HEAPWIRE_SPOOL=" + filepath.Join(u.work, "spool")
 
 	t.Run("threads and libraries that come by dlopen", func(t *testing.T) {
-		storm := append([]string{u.put(t, buildProgram(t, "tls_storm")), "3", "200"}, inside...)
-		twice := u.put(t, buildProgram(t, "librealloc_twice"))
+		storm := append([]string{u.put(t, program("tls_storm")), "3", "200"}, inside...)
+		twice := u.put(t, program("librealloc_twice"))
 		naive := "no jemalloc to be preloaded"
 		if matches, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2"); len(matches) > 0 {
-			preload := twice + ":" + u.put(t, buildProgram(t, "libnaive_hook")) + ":" + u.put(t, matches[0])
+			preload := twice + ":" + u.put(t, program("libnaive_hook")) + ":" + u.put(t, matches[0])
 			o := watchdog{limit: roundLimit, expectsHang: true}.watch(t, u.command([]string{
 				"LD_PRELOAD=" + preload, "MALLOC_CONF=prof:true,lg_prof_sample:0", "NAIVE=tls", "NAIVE_TLS=" + hookLibrary,
 			}, storm...))
@@ -214,7 +267,7 @@ func TestNewerDebian(t *testing.T) {
 	for _, name := range []string{"jit_frames", "loader_lock", "keeps_errno", "leave_anywhere"} {
 		t.Run(name, func(t *testing.T) {
 			const rounds = 30
-			program := u.put(t, buildProgram(t, name))
+			program := u.put(t, program(name))
 			o := watchdog{limit: 4 * roundLimit}.watch(t, u.command([]string{"LD_PRELOAD=" + shim, "HEAPWIRE_TARGET=all", everything, spool}, program, strconv.Itoa(rounds)))
 			if !o.well(rounds) {
 				t.Errorf("under the shim: %v", o)
@@ -244,15 +297,21 @@ func TestNewerDebian(t *testing.T) {
 			}
 		})
 	}
-	t.Run("leaks are attributed", u.attributes)
+	t.Run("leaks are attributed", func(t *testing.T) { u.attributes(t, library) })
 }
 
 // attributes runs the examples' test of attribution inside, under every interpreter there.
-func (u userland) attributes(t *testing.T) {
-	heapwire := filepath.Join(filepath.Dir(library), "heapwire")
-	if _, err := os.Stat(heapwire); err != nil {
-		t.Skip("bin/heapwire is not built: make build")
+func (u userland) attributes(t *testing.T, library string) {
+	static := func(out, folder string, build ...string) string {
+		t.Helper()
+		cmd := exec.Command("go", append(build, "-o", out, folder)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // whatever C library there is
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("building %s: %v\n%s", out, err, text)
+		}
+		return out
 	}
+	heapwire := static(filepath.Join(t.TempDir(), "heapwire"), "../../exporter/cmd/heapwire", "build")
 	bin := filepath.Join(t.TempDir(), "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
@@ -262,12 +321,7 @@ func (u userland) attributes(t *testing.T) {
 	inside.work = filepath.Join(u.work, "bin")
 	inside.put(t, heapwire, library)
 	inside.work = filepath.Join(u.work, "examples")
-	tests := filepath.Join(t.TempDir(), "examples.test")
-	build := exec.Command("go", "test", "-c", "-o", tests, "../../examples")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the examples' tests: %v\n%s", err, out)
-	}
+	tests := static(filepath.Join(t.TempDir(), "examples.test"), "../../examples", "test", "-c")
 	program := inside.put(t, tests)
 	out, err := inside.command(nil, program, "-test.v", "-test.run", "^TestLeaksAreAttributedToFunctionFileAndLine$").CombinedOutput()
 	passed := regexp.MustCompile(`(?m)^ *--- PASS: \S+/\S+/\S+`).FindAll(out, -1)

@@ -4,6 +4,8 @@
 
 #include "check.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 
 bool hw_py_is_eval(uintptr_t ip)
@@ -78,7 +80,17 @@ int main(void)
 	pthread_create(&t, NULL, on_thread, NULL);
 	pthread_join(t, NULL);
 	CHECK(walk.total == frames && !walk.ended_early, "the list finds the same frames as the loader's: %u and %u", walk.total, frames);
+	void *library = dlopen("libresolv.so.2", RTLD_NOW | RTLD_LOCAL); /* a part of the C library that nobody has loaded yet */
+	uintptr_t inside = library ? (uintptr_t)((struct link_map *)library)->l_ld : 0;
+	CHECK(inside && !eh_frame_hdr(inside), "a library that came since is not in the list");
 	hw_native_refresh();
+	CHECK(eh_frame_hdr(inside), "the first refresh after the start puts it in");
+	if (library)
+		dlclose(library);
+	CHECK(work_out(inside).kind == KIND_BAD, "its tables are not read when they have gone");
+	const struct modules *listed = modules;
+	hw_native_refresh();
+	CHECK(modules != listed && modules->n < listed->n, "and the next one takes it out");
 	loaded++;
 	const struct modules *before_list = modules;
 	hw_native_refresh();
@@ -93,6 +105,6 @@ int main(void)
 	uint64_t before = generation;
 	hw_native_refresh();
 	hw_native_refresh();
-	CHECK(generation == before && loaded, "without an unload the rules stay");
+	CHECK(generation == before && loaded, "without a change the rules stay");
 	return checked("native");
 }
