@@ -85,7 +85,7 @@ soak-shim: build ## every danger of the shim's for many rounds: about ten minute
 	$(SHIM_MAKE) test-library
 	HEAPWIRE_SOAK=1 $(GO) test -count=1 -timeout 60m -v -run '^TestSoak$$' ./shim/test
 
-test-matrix: build ## the shim under every Python, CPython's own tests, a newer Debian's interpreters: hours
+test-matrix: build ## the shim under every Python, CPython's own tests, a newer and an older Debian: hours
 	$(SHIM_MAKE) test-library
 	HEAPWIRE_MATRIX=1 $(GO) test -count=1 -timeout 180m -v ./shim/test
 
