@@ -99,7 +99,10 @@ func measureShim(ctx context.Context, w io.Writer, o shimOptions) error {
 			return fmt.Errorf("compiling %s: %w: %s", c[len(c)-1], err, out)
 		}
 	}
-	if err := countInstructions(ctx, w, o, pairs); err != nil {
+	valgrind, err := exec.LookPath("valgrind")
+	if err != nil {
+		fmt.Fprintln(w, "\nInstructions were not counted: valgrind is not installed")
+	} else if err := countInstructions(ctx, w, o, valgrind, pairs); err != nil {
 		return err
 	}
 	if err := measureDumps(ctx, w, o, stacks); err != nil {
@@ -120,6 +123,11 @@ func measureShim(ctx context.Context, w io.Writer, o shimOptions) error {
 	}
 	if err := measureCaptures(ctx, w, o, chosen); err != nil {
 		return err
+	}
+	if valgrind != "" && len(chosen) > 0 {
+		if err := countPrograms(ctx, w, o, valgrind, chosen[0]); err != nil {
+			return err
+		}
 	}
 	for i, p := range chosen {
 		results, variants, err := o.measure(ctx, w, p, library)
@@ -317,14 +325,28 @@ func quantile(values []float64, q float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
+// callgrind counts the instructions of a command.
+func callgrind(ctx context.Context, valgrind string, env []string, command ...string) (float64, error) {
+	args := append([]string{"--tool=callgrind", "--callgrind-out-file=/dev/null"}, command...)
+	cmd := exec.CommandContext(ctx, valgrind, args...)
+	cmd.Env = pythons.CleanEnv(env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("counting instructions of %s: %w: %s", strings.Join(command, " "), err, lastLine(string(out)))
+	}
+	_, after, ok := strings.Cut(string(out), "Collected : ")
+	if !ok {
+		return 0, fmt.Errorf("counting instructions of %s: no figure in %q", strings.Join(command, " "), lastLine(string(out)))
+	}
+	return strconv.ParseFloat(strings.Fields(after)[0], 64)
+}
+
+// counted tells whether a variant's instructions are worth counting: not the control's, and no peer's.
+func (v variant) counted() bool { return v.peer == "" && !strings.Contains(v.name, "again") }
+
 // countInstructions prints what a malloc and its free cost, in instructions: the difference of two runs under callgrind, which
 // no other load on the machine moves.
-func countInstructions(ctx context.Context, w io.Writer, o shimOptions, pairs string) error {
-	valgrind, err := exec.LookPath("valgrind")
-	if err != nil {
-		fmt.Fprintln(w, "\nInstructions were not counted: valgrind is not installed")
-		return nil //nolint:nilerr // said, and no failure
-	}
+func countInstructions(ctx context.Context, w io.Writer, o shimOptions, valgrind, pairs string) error {
 	sizes := []int{100, 1000, 5000, 20000, 40000, 200000, 1000000}
 	fmt.Fprintf(w, "\nInstructions of a malloc and its free, sizes from the given one to 63 bytes more, mean of 20 000 pairs\n\n|  |")
 	for _, s := range sizes {
@@ -332,28 +354,54 @@ func countInstructions(ctx context.Context, w io.Writer, o shimOptions, pairs st
 	}
 	fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---|", len(sizes)))
 	for _, v := range o.variants() {
-		if v.peer != "" || strings.Contains(v.name, "again") || strings.Contains(v.name, "objects") {
+		if !v.counted() || strings.Contains(v.name, "objects") {
 			continue
 		}
 		fmt.Fprintf(w, "| %s |", v.name)
 		for _, size := range sizes {
-			var counts [2]int64
+			var counts [2]float64
 			for i, n := range []int{2000, 22000} {
-				cmd := exec.CommandContext(ctx, valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", pairs, strconv.Itoa(n), strconv.Itoa(size))
-				cmd.Env = pythons.CleanEnv(append([]string{"HEAPWIRE_TARGET=all", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SPOOL=" + o.build}, v.env...)...)
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					return fmt.Errorf("counting instructions under %s: %w: %s", v.name, err, lastLine(string(out)))
-				}
-				_, after, ok := strings.Cut(string(out), "Collected : ")
-				if !ok {
-					return fmt.Errorf("counting instructions: no figure in %q", lastLine(string(out)))
-				}
-				if counts[i], err = strconv.ParseInt(strings.Fields(after)[0], 10, 64); err != nil {
-					return fmt.Errorf("counting instructions: %w", err)
+				var err error
+				env := append([]string{"HEAPWIRE_TARGET=all", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_SPOOL=" + o.build}, v.env...)
+				if counts[i], err = callgrind(ctx, valgrind, env, pairs, strconv.Itoa(n), strconv.Itoa(size)); err != nil {
+					return err
 				}
 			}
-			fmt.Fprintf(w, " %.0f |", float64(counts[1]-counts[0])/20000)
+			fmt.Fprintf(w, " %.0f |", (counts[1]-counts[0])/20000)
+		}
+		fmt.Fprintln(w)
+	}
+	return nil
+}
+
+// countPrograms does so for the work of the programs that the clocks can tell least about.
+func countPrograms(ctx context.Context, w io.Writer, o shimOptions, valgrind string, p pythons.Python) error {
+	names := []string{"nbody", "calls", "documents", "churn", "buffers", "strings"}
+	fmt.Fprintf(w, "\nInstructions of the work ÷ plain glibc, Python %s\n\n|  | %s |\n|---|%s\n", p, strings.Join(names, " | "), strings.Repeat("---|", len(names)))
+	base := map[string]float64{}
+	for _, v := range o.variants() {
+		if !v.counted() {
+			continue
+		}
+		fmt.Fprintf(w, "| %s |", v.name)
+		for _, name := range names {
+			var counts [2]float64
+			for i, scale := range []string{"0.05", "0.15"} {
+				var err error
+				env := append([]string{
+					"BENCH_SCALE=" + scale, "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1", "HEAPWIRE_EXIT_DUMP=off", "HEAPWIRE_INTERVAL=0", "HEAPWIRE_SPOOL=" + o.build,
+				}, v.env...)
+				if counts[i], err = callgrind(ctx, valgrind, env, p.Path, filepath.Join(o.jobs, "run.py"), name); err != nil {
+					return err
+				}
+			}
+			work := counts[1] - counts[0]
+			if base[name] == 0 {
+				base[name] = work
+				fmt.Fprintf(w, " %.0f M |", work*10/1e6)
+			} else {
+				fmt.Fprintf(w, " %.3f |", work/base[name])
+			}
 		}
 		fmt.Fprintln(w)
 	}
