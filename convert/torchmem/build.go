@@ -177,6 +177,9 @@ func (b *viewBuilder) segmentViews() {
 		d.Workspace += min(max(size, 0), maxBytes)
 	}
 	d.views["live"], d.views["rounding"], d.views["pending"] = live.list(), rounding.list(), pending.list()
+	for _, r := range d.views["rounding"][:min(3, len(d.views["rounding"]))] {
+		d.Rounded = append(d.Rounded, StackUse{Stack: b.r.rowFrames(r), Bytes: r.bytes, Objects: r.objects})
+	}
 	d.views["reserved"], d.views["inactive"], d.views[holdersView] = reserved.list(), inactive.list(), holders.list()
 }
 

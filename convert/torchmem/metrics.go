@@ -48,7 +48,7 @@ func (s *Snapshot) Metrics() []Metric {
 	return append(out, s.opts.Sidecar.Metrics()...)
 }
 
-// statistics are the figures of torch.cuda.memory_stats that become gauges: those that a snapshot does not hold. The
+// statistics are the figures of torch.cuda.memory_stats and host_memory_stats that become gauges: those that a snapshot does not hold. The
 // others, and those of the two pools, say what the snapshot says.
 var statistics = []struct{ key, unit, description string }{
 	{"num_alloc_retries", "{retry}", "Times that the allocator gave its cache back and tried again."},
@@ -66,6 +66,14 @@ var statistics = []struct{ key, unit, description string }{
 	{"inactive_split_bytes.all.peak", "By", "Highest of inactive_split_bytes."},
 	{"oversize_allocations.current", "{allocation}", "Allocations above max_split_size."},
 	{"oversize_segments.current", "{segment}", "Segments above max_split_size."},
+	// Of pinned host memory, torch.cuda.host_memory_stats. PyTorch before 2.10 calls reserved_bytes what is allocated_bytes since.
+	{"active_bytes.current", "By", "Sizes of the pinned blocks in use."},
+	{"active_bytes.peak", "By", "Highest of active_bytes."},
+	{"allocated_bytes.current", "By", "Sizes of the pinned blocks, kept ones too; before PyTorch 2.10 of those in use."},
+	{"allocated_bytes.peak", "By", "Highest of allocated_bytes."},
+	{"reserved_bytes.current", "By", "Sizes of the pinned blocks, kept ones too, before PyTorch 2.10."},
+	{"num_host_alloc", "{call}", "Allocations of pinned memory from the driver."},
+	{"num_host_free", "{call}", "Frees of pinned memory to the driver."},
 }
 
 // Metrics are the gauges that a sidecar has beyond its snapshot: those of torch.cuda.memory_stats that PyTorch counts from

@@ -93,6 +93,9 @@ func (r *reader) segment(seen uint64) {
 	keep := r.pending
 	r.histories = r.histories[:0]
 	device := r.int(kDevice, seen)
+	if path := r.m.Path(); len(path) > 0 && path[0].Key == kHostSegments {
+		s.host, device = true, 0 // -1 in the file
+	}
 	if s.size < 0 || s.size > maxBytes || device < 0 || device >= maxDevices || len(r.segments) >= maxSegments {
 		r.report.BadSegments++
 		r.blocks = r.blocks[:keep]
@@ -104,9 +107,6 @@ func (r *reader) segment(seen uint64) {
 		if r.vals[kStream].N == 0 {
 			r.zeroStreams++
 		}
-	}
-	if path := r.m.Path(); len(path) > 0 && path[0].Key == kHostSegments {
-		s.host, s.index = true, 0
 	}
 	if seen&bit(kSegmentPoolID) != 0 {
 		if v := r.vals[kSegmentPoolID]; v.Is(tagPool) {

@@ -38,7 +38,7 @@ type Sidecar struct {
 	Window        string // "steps4-5"
 	Thread        string
 	PythonStack   []Frame                     // innermost first
-	MemoryStats   map[string]map[string]int64 // device → torch.cuda.memory_stats
+	MemoryStats   map[string]map[string]int64 // device → torch.cuda.memory_stats; "cpu" → host_memory_stats
 	Overflowed    bool                        // events were overwritten before the dump
 	MaxEntries    int64                       // size of the ring
 	AllocConf     string

@@ -46,14 +46,15 @@ type Device struct {
 
 	// The state at the dump.
 	Segments, Blocks, LiveBlocks int
-	Reserved                     int64 // sum of the segments
-	Active                       int64 // sizes of the blocks in use, those that wait for another stream included
-	Requested                    int64 // what the program asked for of that
-	Inactive                     int64 // sizes of the blocks not in use
-	Rounding                     int64 // Active - Requested
-	Pending                      int64 // requested bytes of blocks that were freed and wait for another stream
-	LargestHole                  int64 // largest inactive block
-	Workspace                    int64 // torch_npu's operator workspaces: neither reserved nor active
+	Reserved                     int64      // sum of the segments
+	Active                       int64      // sizes of the blocks in use, those that wait for another stream included
+	Requested                    int64      // what the program asked for of that
+	Inactive                     int64      // sizes of the blocks not in use
+	Rounding                     int64      // Active - Requested
+	Rounded                      []StackUse // the stacks that lose most of it, three at most
+	Pending                      int64      // requested bytes of blocks that were freed and wait for another stream
+	LargestHole                  int64      // largest inactive block
+	Workspace                    int64      // torch_npu's operator workspaces: neither reserved nor active
 	Workspaces                   int
 
 	// The window of events.

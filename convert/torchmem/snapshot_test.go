@@ -519,19 +519,31 @@ func TestTracesBeforeTheCutAreWhole(t *testing.T) {
 	f("", true, true, true)
 }
 
-// Pinned host memory has segments and a trace of its own, in one list or in a list of lists.
+// Pinned host memory has segments, of device -1, and a trace of its own, in one list or in a list of lists.
 func TestHostTraces(t *testing.T) {
 	events := []any{event("alloc", 4096, 1000), event("alloc", 8192, 50), event("free", 8192, 50)}
+	// As torch/csrc/cuda/Module.cpp writes them (pytorch/pytorch@85be33f).
+	hostSegment := func(addr, size, requested, line int, state string) pairs {
+		block := dictOf("address", addr, "size", size, "requested_size", requested, "state", state, "frames", []any{dictOf("name", "stage", "filename", "/srv/load.py", "line", line)})
+		return dictOf("device", -1, "address", addr, "total_size", size, "requested_size", 0, "stream", 0, "segment_type", "small", "segment_pool_id", tuple{0, 0},
+			"is_expandable", false, "frames", []any{}, "blocks", []any{block})
+	}
+	segments := []any{
+		hostSegment(4096, 1024, 1000, 7, "active_allocated"), hostSegment(16384, 4096, 2100, 9, "active_allocated"), hostSegment(8192, 64, 64, 7, "inactive"),
+	}
 	for _, traces := range [][]any{events, {events}} {
 		data := pickled(dictOf("segments", []any{}, "device_traces", []any{[]any{event("alloc", 4096, 7), event("free", 4096, 7)}},
-			"host_segments", []any{segmentOf(4096, 1024, blockOf(4096, 1024, 1000, "active_allocated"))}, "host_traces", traces))
+			"host_segments", segments, "host_traces", traces))
 		s := read(t, data, torchmem.Options{})
-		if len(s.Devices) != 2 {
-			t.Fatalf("%d devices", len(s.Devices))
+		if len(s.Devices) != 2 || s.Report.BadSegments != 0 {
+			t.Fatalf("%d devices, %+v", len(s.Devices), s.Report)
 		}
 		d := s.Devices[1]
-		if d.Name != "cpu" || d.AllocBytes != 1050 || d.SurvivorBytes != 1000 || d.Requested != 1000 || d.Baseline != 0 || s.Devices[0].AllocBytes != 7 {
+		if d.Name != "cpu" || d.Kind != "pinned" || d.AllocBytes != 1050 || d.SurvivorBytes != 1000 || d.Requested != 3100 || d.Baseline != 2100 || s.Devices[0].AllocBytes != 7 {
 			t.Errorf("got %+v and %+v", d, s.Devices[0])
+		}
+		if d.Active != 5120 || d.Inactive != 64 || d.Rounding != 2020 || len(d.Rounded) != 2 || d.Rounded[0].Bytes != 1996 || d.Rounded[0].Stack[0].String() != "stage load.py:9" {
+			t.Errorf("rounded: %+v", d)
 		}
 		check(t, s)
 	}

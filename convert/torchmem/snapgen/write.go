@@ -140,7 +140,7 @@ func (b *writer) top() any {
 		pairs = append(pairs, "external_annotations", marks)
 	}
 	if b.Options.HostSegments {
-		host := b.rawSegment(&seg{addr: 0x7000_0000_0000, size: HostSize, stack: -1}, 0, HostSize, HostSize, HostSize,
+		host := b.rawSegment(&seg{addr: 0x7000_0000_0000, size: HostSize, stack: -1}, -1, HostSize, HostSize, HostSize,
 			&List{items: []any{b.dict("address", uint64(0x7000_0000_0000), "size", int64(HostSize), "requested_size", int64(HostSize), "state", b.k("active_allocated"), "frames", b.empty)}})
 		pairs = append(pairs, "host_segments", &List{items: []any{host}}, "host_traces", &List{})
 	}
