@@ -46,7 +46,8 @@ class _Kind:
     def _record(self):
         if not self.settings.history or _others_dumper(self.device.kind) or self.device.recording():
             return
-        self.device.record(self.settings.history)
+        # Whether the program records pinned memory already cannot be asked for. Before the device is there it does not.
+        self.device.record(self.settings.history, pinned=not self.device.initialised())
         self.ours = True
 
     def history(self):

@@ -33,8 +33,9 @@ class Device:
         f = getattr(self._c, "_%s_isHistoryEnabled" % self.kind, None)
         return None if f is None else bool(f())
 
-    def record(self, entries):
-        """Turns memory history on. Stacks of frees are not recorded: a free is told by its address.
+    def record(self, entries, pinned):
+        """Turns memory history on, that of pinned host memory too where the build has it and `pinned` is set. Stacks of frees
+        are not recorded: a free is told by its address.
 
         Once, and never again: who turns it on later, with other settings, cannot be told from us, and is to have what they
         asked for.
@@ -43,6 +44,8 @@ class Device:
         accepted = inspect.signature(record).parameters
         if "max_entries" in accepted:
             wanted = {"context": "alloc", "stacks": "python", "max_entries": entries}
+            if pinned:
+                wanted["record_pinned_host_memory"] = True  # PyTorch 2.14, pytorch/pytorch#182407
             record("all", **{k: v for k, v in wanted.items() if k in accepted})
         else:  # torch 2.0
             wanted = {
@@ -64,8 +67,17 @@ class Device:
     def segments(self):
         return self.memory.memory_snapshot(include_traces=False)
 
+    @staticmethod
+    def _numbers(stats):
+        return {k: v for k, v in stats.items() if isinstance(v, (int, float))}
+
     def stats(self, index):
-        return {k: v for k, v in self.memory.memory_stats(index).items() if isinstance(v, (int, float))}
+        return self._numbers(self.memory.memory_stats(index))
+
+    def host_stats(self):
+        """Of pinned host memory, where the build tells (PyTorch 2.7 and later)."""
+        f = getattr(self.memory, "host_memory_stats", None)
+        return {} if f is None else self._numbers(f())
 
     def total(self, index):
         return int(self.module.get_device_properties(index).total_memory)

@@ -6,12 +6,15 @@ import os
 import sys
 import time
 
-from heapwire import _files, _guard, _settings, _stack
+from heapwire import _files, _guard, _pinned, _settings, _stack
 
 _SETTINGS_VARIABLES = {
     "cuda": ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     "npu": ("PYTORCH_NPU_ALLOC_CONF",),
 }
+
+# What the program waits for: where a request has been refused, nobody looks through all its objects.
+_CALM = ("api", "window")
 
 
 def moment(device, reason, index=None):
@@ -73,6 +76,9 @@ def _describe(device, history, figures, tree):
             history["overflowed"] = any(n == most for n in entries.values())
         figures["history"] = history
     stats(device, figures, sorted({s["device"] for s in segments}))
+    host = _guard.attempt("reading the figures of pinned memory", None, device.host_stats)
+    if host:
+        figures.setdefault("memory_stats", {})["cpu"] = host
 
 
 def take(device, name, figures, history=None, segments_only=False):
@@ -92,6 +98,10 @@ def take(device, name, figures, history=None, segments_only=False):
             _guard.swallow("taking a snapshot", e)
             figures["error"] = "taking the snapshot: %s: %.200s" % (type(e).__name__, e)
         if tree is not None:
+            if figures["reason"] in _CALM:
+                pinned = _guard.attempt("asking tensors for their size", None, _pinned.amend, tree)
+                if pinned is not None:
+                    figures["pinned"] = pinned
             _guard.attempt("describing a snapshot", None, _describe, device, history, figures, tree)
         _guard.attempt("describing the program", None, _surroundings, device, figures)
         return _files.put(name, device.kind, figures, tree)

@@ -10,7 +10,7 @@ import unittest
 
 from room import room, run_out
 
-VERSIONS = [("torch", "2.0"), ("torch", "2.1"), ("torch", "2.6"), ("torch", "2.12"), ("torch_npu", "2.1"), ("torch_npu", "2.6")]
+VERSIONS = [("torch", "2.0"), ("torch", "2.1"), ("torch", "2.6"), ("torch", "2.12"), ("torch", "2.14"), ("torch_npu", "2.1"), ("torch_npu", "2.6")]
 
 
 def versions(test):
@@ -344,6 +344,90 @@ class History(unittest.TestCase):
         pickles = [n for n in r.names() if n.endswith(".pickle")]
         self.assertEqual(len(pickles), 1)
         self.assertRegex(pickles[0], r"^oom_snapshot_\d+_\d{14}\.pickle$")
+
+
+class PinnedMemory(unittest.TestCase):
+    def pinned(self, r, name):
+        """address -> size and requested_size of each block, and the sizes of the events that allocated them."""
+        tree = r.tree(name)
+        blocks = {b["address"]: (b["size"], b["requested_size"]) for s in tree["host_segments"] for b in s["blocks"]}
+        return blocks, [(e["addr"], e["size"]) for e in tree["host_traces"] if e["action"] == "alloc"]
+
+    def test_it_is_recorded_where_the_build_has_it(self):
+        for version in ("2.1", "2.6", "2.12", "2.14"):
+            with self.subTest(version=version), room(STANDIN_TORCH=version) as r:
+                r.torch.empty(1)
+                (recorded,) = r.torch.counts["recorded"]
+                self.assertEqual(recorded["pinned"], version == "2.14")
+                self.assertEqual(r.torch._C.host_allocator.recording, version == "2.14")
+                self.assertEqual((recorded["max_entries"], recorded["stacks"]), (100000, "python"))
+                self.assertTrue(r.heapwire.snapshot())
+                self.assertEqual(r.heapwire.status()["errors"], [])
+
+    def test_what_was_asked_for_is_in_the_snapshot(self):
+        with room() as r:
+            r.torch.empty(1)
+            gone = r.torch.empty(3000, pin_memory=True)
+            address = gone.data_ptr()
+            del gone
+            first = r.torch.empty(2049, pin_memory=True)  # where the one that is gone was
+            second, third = (r.torch.empty(n, pin_memory=True) for n in ((8 << 20) + 1, 4096 * 4))
+            self.assertEqual(first.data_ptr(), address)
+            self.assertTrue(r.heapwire.snapshot())
+            blocks, allocated = self.pinned(r, "000001.api.cuda")
+            self.assertEqual(blocks, {address: (4096, 2049), second.data_ptr(): (16 << 20, (8 << 20) + 1), third.data_ptr(): (16384, 16384)})
+            # What is gone was freed as it was allocated, rounded.
+            self.assertEqual(allocated, [(address, 4096), (address, 2049), (second.data_ptr(), (8 << 20) + 1), (third.data_ptr(), 16384)])
+            got = r.only()
+            self.assertEqual(got["pinned"], {"blocks": 3, "asked": 3})
+            figures = got["memory_stats"]["cpu"]
+            self.assertEqual((figures["active_bytes.current"], figures["num_host_alloc"]), (4096 + (16 << 20) + 16384, 3))
+            self.assertEqual(r.heapwire.status()["errors"], [])
+
+    def test_a_block_without_a_tensor_stays_as_it_is(self):
+        with room() as r:
+            r.torch.empty(1)
+
+            class Mine(r.torch.Tensor):
+                def untyped_storage(self):
+                    raise AssertionError("the program's own is called")
+
+            address = r.torch._C.host_allocator.malloc(3000)
+            mine, plain = Mine(3000, pin_memory=True), r.torch.empty(3000, pin_memory=True)
+            self.assertTrue(r.heapwire.snapshot())
+            blocks, _ = self.pinned(r, "000001.api.cuda")
+            self.assertEqual(blocks, {address: (4096, 4096), mine.data_ptr(): (4096, 4096), plain.data_ptr(): (4096, 3000)})
+            self.assertEqual(r.only()["pinned"], {"blocks": 3, "asked": 1})
+            self.assertEqual(r.heapwire.status()["errors"], [])
+
+    def test_where_a_request_is_refused_no_object_is_looked_at(self):
+        with room() as r:
+            r.torch.empty(1)
+            held = r.torch.empty(3000, pin_memory=True)
+            run_out(r.torch)
+            blocks, _ = self.pinned(r, "000001.oom.cuda")
+            self.assertEqual(blocks, {held.data_ptr(): (4096, 4096)})
+            self.assertNotIn("pinned", r.only())
+            self.assertEqual(r.only()["memory_stats"]["cpu"]["active_bytes.current"], 4096)
+
+    def test_what_the_program_records_of_it_is_left_alone(self):
+        with room(profiled=False) as r:
+            r.torch.cuda.memory._record_memory_history(max_entries=7, record_pinned_host_memory=True, record_cuda=False)
+            r.profiled = True  # the device is in use, and nobody can tell what is recorded
+            r.heapwire.snapshot()
+            self.assertEqual([n["pinned"] for n in r.torch.counts["recorded"]], [True, False])
+            self.assertEqual((r.torch._C.host_allocator.max_entries, r.torch._C.allocator.max_entries), (7, 100000))
+
+    def test_who_turns_it_on_or_off_later_wins(self):
+        with room() as r:
+            r.torch.empty(1)
+            r.torch.cuda.memory._record_memory_history(max_entries=50, record_pinned_host_memory=True)
+            r.heapwire.snapshot()
+            self.assertEqual(r.torch._C.host_allocator.max_entries, 50)
+            r.torch.cuda.memory._record_memory_history(None)
+            r.heapwire.snapshot()
+            self.assertFalse(r.torch._C.host_allocator.recording)
+            self.assertEqual(self.pinned(r, "000002.api.cuda"), ({}, []))
 
 
 class Steps(unittest.TestCase):

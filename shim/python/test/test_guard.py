@@ -28,6 +28,7 @@ CALLS = [
     ("torch.cuda.memory", "_snapshot"),
     ("torch.cuda.memory", "memory_snapshot"),
     ("torch.cuda.memory", "memory_stats"),
+    ("torch.cuda.memory", "host_memory_stats"),
     ("torch.cuda", "get_device_properties"),
     ("torch.cuda", "current_device"),
     ("torch.cuda", "is_initialized"),
@@ -48,6 +49,8 @@ CALLS = [
     ("heapwire._snapshot", "take"),
     ("heapwire._snapshot", "_describe"),
     ("heapwire._snapshot", "_surroundings"),
+    ("heapwire._pinned", "amend"),
+    ("heapwire._pinned", "_asked"),
     ("heapwire._files", "put"),
     ("heapwire._files", "what"),
     ("heapwire._files", "_create"),
@@ -71,6 +74,7 @@ STANDARD = [
     ("heapwire._snapshot", "time", "time_ns"),
     ("heapwire._snapshot", "gc", "disable"),
     ("heapwire._snapshot", "gc", "isenabled"),
+    ("heapwire._pinned", "gc", "get_objects"),
     ("heapwire._oom", "time", "monotonic"),
     ("heapwire._arm", "time", "monotonic"),
     ("heapwire._arm", "os", "register_at_fork"),
@@ -98,7 +102,7 @@ def program(r):
     optimizer = torch.optim.SGD()
     if "heapwire._arm" in sys.modules:
         sys.modules["heapwire._arm"]._next_segments = 0  # long due
-    held = torch.empty(8 << 20)
+    held = torch.empty(8 << 20), torch.empty(5000, pin_memory=True)
     for _ in range(3):
         seen.append(optimizer.step())
     r.heapwire.step(7)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import torch
-from torch._allocator import Allocator
+from torch._allocator import Allocator, stack
+from torch._host import HostAllocator
 
 
 class OutOfMemoryError(RuntimeError):
@@ -12,6 +13,7 @@ def _initialise():
 
 
 allocator = Allocator("cuda", OutOfMemoryError, _initialise, torch.release, crashes_early=torch.release < (2, 1))
+host_allocator = HostAllocator(stack)
 
 
 def _cuda_attach_out_of_memory_observer(observer):
@@ -26,4 +28,15 @@ if torch.release >= (2, 1):
 
 
 def _cuda_memorySnapshot(pool):
-    return allocator.snapshot(pool is None or len(pool) < 3 or pool[2])
+    tree = allocator.snapshot(pool is None or len(pool) < 3 or pool[2])
+    if torch.release >= (2, 14):
+        tree.update(host_allocator.tree())
+    return tree
+
+
+class DisableTorchFunction:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass

@@ -11,6 +11,18 @@ GRANULE = 2 << 20
 ROUND = 512
 
 
+def stack():
+    """The Python stack, innermost first, without what is torch's own."""
+    frames = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if os.sep + "torch" + os.sep not in code.co_filename:
+            frames.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
+        frame = frame.f_back
+    return frames
+
+
 class Allocator:
     def __init__(self, kind, error, initialise, release, crashes_early=False):
         self.kind = kind
@@ -45,16 +57,7 @@ class Allocator:
                 self.traces = [[] for _ in range(self.devices)]
 
     def frames(self):
-        if self.context is None:
-            return None
-        frames = []
-        frame = sys._getframe(2)
-        while frame is not None:
-            code = frame.f_code
-            if os.sep + "torch" + os.sep not in code.co_filename:
-                frames.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
-            frame = frame.f_back
-        return frames
+        return None if self.context is None else stack()
 
     def entry(self, device, action, address, size, frames):
         if self.history != "all":

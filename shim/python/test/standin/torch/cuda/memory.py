@@ -27,10 +27,13 @@ if torch.release < (2, 1):
 
 else:
 
-    def _apply(enabled, context, stacks, max_entries):
-        _noted(enabled=enabled, context=context, stacks=stacks, max_entries=max_entries)
+    def _apply(enabled, context, stacks, max_entries, pinned=False, cuda=True):
+        _noted(enabled=enabled, context=context, stacks=stacks, max_entries=max_entries, pinned=pinned)
         torch.cuda._lazy_init()
-        _C.allocator.record(enabled, context, stacks, max_entries)
+        if cuda:
+            _C.allocator.record(enabled, context, stacks, max_entries)
+        if pinned or enabled is None:
+            _C.host_allocator.record(enabled is not None, context, max_entries)
 
     if torch.release < (2, 7):
 
@@ -41,6 +44,21 @@ else:
 
         def _record_memory_history_impl(
             enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None, clear_history=False
+        ):
+            _apply(enabled, context, stacks, max_entries)
+
+    elif torch.release < (2, 14):
+
+        def _record_memory_history_impl(
+            enabled="all",
+            context="all",
+            stacks="all",
+            max_entries=sys.maxsize,
+            device=None,
+            clear_history=False,
+            compile_context=False,
+            global_record_annotations=False,
+            skip_actions=None,
         ):
             _apply(enabled, context, stacks, max_entries)
 
@@ -59,7 +77,7 @@ else:
             record_pinned_host_memory=False,
             record_cuda=True,
         ):
-            _apply(enabled, context, stacks, max_entries)
+            _apply(enabled, context, stacks, max_entries, pinned=record_pinned_host_memory, cuda=record_cuda)
 
     def _record_memory_history(enabled="all", *args, **kwargs):
         return _record_memory_history_impl(enabled, *args, **kwargs)
@@ -91,6 +109,14 @@ def memory_stats(device=None):
     if not torch.cuda.is_initialized():
         return collections.OrderedDict()
     return collections.OrderedDict(sorted(_C.allocator.figures(device or 0).items()))
+
+
+if torch.release >= (2, 10):  # since 2.7 under other names
+
+    def host_memory_stats():
+        if not torch.cuda.is_initialized():
+            return collections.OrderedDict()
+        return collections.OrderedDict(sorted(_C.host_allocator.figures().items()))
 
 
 def set_per_process_memory_fraction(fraction, device=0):
