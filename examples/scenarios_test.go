@@ -4,6 +4,7 @@ package examples
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -18,6 +19,8 @@ import (
 	"testing"
 
 	"github.com/heapwire/heapwire/convert/torchmem/snapgen"
+	"github.com/heapwire/heapwire/exporter/otlp"
+	"github.com/heapwire/heapwire/exporter/otlp/otlptest"
 	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
@@ -442,4 +445,71 @@ func TestAGiantRequestIsAVerdict(t *testing.T) {
 		t.Errorf("%+v", got.Verdicts)
 	}
 	j.succeed()
+}
+
+// Pinned memory that is rounded up to powers of two: what was asked for and what was got, and the line that loses most, in the
+// summary, in a log record and in the verdicts on what the run has kept.
+func TestPinnedMemoryIsRoundedUp(t *testing.T) {
+	t.Parallel()
+	receiver, err := otlptest.Start(context.Background(), otlptest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := receiver.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const (
+		program   = "scenarios/pinned_rounded.py"
+		staged    = 16 * (8<<20 + 96<<10)
+		requested = staged + 4*16<<20 + 3<<20
+		got       = 16*16<<20 + 4*16<<20 + 4<<20
+	)
+	spool := filepath.Join(t.TempDir(), "spool")
+	j := startRun(t, append(quiet, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.HTTP), []string{"--interval", "0", "--spool", spool, "--keep", "--drain-timeout", "60s"},
+		onePython(t).Path, filepath.Join(here, program))
+	j.succeed()
+	if j.stdout.String() != "a snapshot\n" {
+		t.Fatalf("no snapshot\n%s", j.report())
+	}
+	want := at(t, program, "staging")
+	line := markedPlaces(t, filepath.Join(here, program))["staging"].line
+	says := fmt.Sprintf("pinned memory of the host: 196.5 MiB were asked for, 324.0 MiB were got: 127.5 MiB are lost to rounding up to powers of two, 126.5 MiB of it at stage pinned_rounded.py:%d", line)
+
+	verdicts := judge(t, spool).Verdicts
+	if len(verdicts) != 1 || verdicts[0].Kind != "rounding" || verdicts[0].Says != says || verdicts[0].Bytes != got-requested ||
+		len(verdicts[0].Stack) != 2 || verdicts[0].Stack[0] != want || verdicts[0].Helps == "" {
+		t.Fatalf("want %s: %+v", want, verdicts)
+	}
+	for key, n := range map[string]float64{"requested": requested, "got": got, "rounding": got - requested, "rounding_here": 16*16<<20 - staged, "objects_here": 16} {
+		if verdicts[0].Numbers[key] != n {
+			t.Errorf("%s is %v, want %v", key, verdicts[0].Numbers[key], n)
+		}
+	}
+	if text := j.stderr.String(); !strings.Contains(text, "heapwire: rounding: "+says) {
+		t.Errorf("the summary has no verdict:\n%s", text)
+	}
+	records := withEvent(receiver.Logs(), otlp.EventVerdict)
+	if len(records) != 1 {
+		t.Fatalf("%d log records\n%s", len(records), j.report())
+	}
+	a := records[0].record.Attributes().AsRaw()
+	for key, v := range map[string]any{
+		"heapwire.verdict.kind": "rounding", "heapwire.verdict.requested": float64(requested), "heapwire.verdict.got": float64(got),
+		"memory_kind": "pinned", "device": "cpu", "heapwire.reason": "api", "code.function.name": "stage", "code.file.path": filepath.Join(here, program), "code.line.number": line,
+	} {
+		if a[key] != v {
+			t.Errorf("log record: %s is %v, want %v", key, a[key], v)
+		}
+	}
+	points := pointsOf(receiver.Metrics())
+	for key, n := range map[string]int64{
+		"heapwire.device.memory.requested cpu": requested, "heapwire.device.memory.active cpu": got,
+		"heapwire.device.memory.stats.active_bytes.current cpu": got, "heapwire.device.memory.stats.allocated_bytes.current cpu": got, "heapwire.device.memory.stats.num_host_alloc cpu": 21,
+	} {
+		if !slices.Equal(points[key], []int64{n}) {
+			t.Errorf("metric %s: %v, want one point of %d", key, points[key], n)
+		}
+	}
 }

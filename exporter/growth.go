@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -179,4 +180,26 @@ func largest(grown []Growth, n int) []Growth {
 		return cmp.Or(compare.ByRank(a.Growth, b.Growth), cmp.Compare(a.Folder, b.Folder))
 	})
 	return grown[:min(n, len(grown))]
+}
+
+// judgeDevices remembers what a snapshot says of the devices that it has. It is called with p.mu held.
+func (proc *process) judgeDevices(verdicts map[string][]compare.Verdict) {
+	for device, judged := range verdicts {
+		if proc.devices == nil {
+			proc.devices = map[string][]compare.Verdict{}
+		}
+		proc.devices[device] = judged
+	}
+}
+
+// onDevices gives the verdicts on a process's devices. It is called with p.mu held.
+func (proc *process) onDevices() []compare.Verdict {
+	var out []compare.Verdict
+	for _, device := range slices.Sorted(maps.Keys(proc.devices)) {
+		for _, v := range proc.devices[device] {
+			v.Process, v.Rank = proc.summary.Folder, proc.identity.Rank
+			out = append(out, v)
+		}
+	}
+	return out
 }

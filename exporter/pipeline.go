@@ -104,8 +104,9 @@ type process struct {
 	entries  map[string]*entry
 	summary  Process
 	series   compare.Series
-	verdicts map[uint64]toldVerdict // by verdictKey
-	told     int                    // events of verdicts so far
+	verdicts map[uint64]toldVerdict       // by verdictKey
+	devices  map[string][]compare.Verdict // by the device, of the last snapshot that has it
+	told     int                          // events of verdicts so far
 	memo     memo
 	mourned  bool // its end was told, or needs no telling
 	kept     []spool.Dump
@@ -785,6 +786,9 @@ func (p *Pipeline) take(e *entry) {
 	p.stats.Converted++
 	s := &e.process.summary
 	if item == nil {
+		if !p.cfg.NoSummary && e.process.folder == nil {
+			e.process.judgeDevices(parts.Verdicts)
+		}
 		s.OOMs = append(s.OOMs, parts.OOMs[:min(len(parts.OOMs), max(maxOOMs-len(s.OOMs), 0))]...)
 		p.signal()
 		p.mu.Unlock()

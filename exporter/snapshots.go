@@ -28,6 +28,8 @@ type Parts struct {
 	Events []*sink.Event
 	Names  []string
 	OOMs   []string // a line each, for a person
+	// Verdicts are those on each device that the snapshot has, by its name.
+	Verdicts map[string][]compare.Verdict
 }
 
 // SnapshotSource says of a snapshot what the sinks must know and it does not say itself.
@@ -102,7 +104,7 @@ func SnapshotParts(s *torchmem.Snapshot, from SnapshotSource) (*Parts, error) {
 			from.Identity.Rank = strconv.FormatInt(side.Rank, 10)
 		}
 	}
-	b := &partsBuilder{from: from, parts: &Parts{}}
+	b := &partsBuilder{from: from, parts: &Parts{Verdicts: map[string][]compare.Verdict{}}}
 	b.origin = sink.Snapshot{Seq: from.Seq, Reason: from.Reason, Kind: from.Kind, Step: from.FileName.Step, Steps: from.FileName.Window}
 	if side := from.Sidecar; side != nil {
 		if side.Step >= 0 {
@@ -209,7 +211,9 @@ func (b *partsBuilder) device(s *torchmem.Snapshot, d *torchmem.Device) error {
 		}
 		b.item(p, d.Kind, d.Name, view, view+"@"+d.Name, b.from.Base)
 	}
-	for i, v := range compare.Device(d) {
+	judged := compare.Device(d)
+	b.parts.Verdicts[d.Name] = judged
+	for i, v := range judged {
 		at := s.Time
 		if at.IsZero() {
 			at = b.from.Time

@@ -140,8 +140,8 @@ func (p *Pipeline) Growth(n int, include func(Process) bool) []Growth {
 	return largest(grown, n)
 }
 
-// Verdicts says what the figures of the processes mean that include accepts (nil: all), what matters most first. Giant
-// requests are in Processes.
+// Verdicts says what the figures of the processes that include accepts (nil: all), and the last snapshots of their devices, mean,
+// what matters most first. Giant requests are in Processes.
 func (p *Pipeline) Verdicts(include func(Process) bool) []compare.Verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,6 +149,7 @@ func (p *Pipeline) Verdicts(include func(Process) bool) []compare.Verdict {
 	for _, proc := range p.seen {
 		if include == nil || include(proc.summary) {
 			out = append(out, p.judged(proc, nil)...)
+			out = append(out, proc.onDevices()...)
 		}
 	}
 	compare.Order(out)

@@ -482,6 +482,9 @@ func TestDevice(t *testing.T) {
 	}{
 		{torchmem.Device{Name: "cpu", Kind: "pinned", Active: 256 * m, Requested: 129 * m, Rounding: 127 * m, Reserved: 256 * m}, Rounding,
 			"pinned memory of the host: 129.0 MiB were asked for, 256.0 MiB were got: 127.0 MiB are lost"},
+		{torchmem.Device{Name: "cpu", Kind: "pinned", Active: 256 * m, Requested: 129 * m, Rounding: 127 * m, Rounded: []torchmem.StackUse{
+			{Bytes: 100 * m, Objects: 3, Stack: []torchmem.Frame{{Name: "at::empty"}, {Name: "c10::alloc"}, {Name: "stage", File: "/srv/load.py", Line: 7, Python: true}, {Name: "main", File: "/srv/load.py", Line: 9, Python: true}}},
+		}}, Rounding, "127.0 MiB are lost to rounding up to powers of two, 100.0 MiB of it at stage load.py:7"},
 		{torchmem.Device{Name: "cpu", Kind: "pinned", Active: 256 * m, Requested: 250 * m, Rounding: 6 * m, Reserved: 256 * m}, "", ""},
 		{torchmem.Device{Name: "cuda:0", Kind: "cuda", Reserved: 1000 * m, Inactive: 600 * m, LargestHole: 20 * m}, Fragmentation,
 			"cuda:0: 600.0 MiB of 1000.0 MiB reserved (60%) are inactive: 0 B in segments without any live block, 600.0 MiB in holes that live blocks pin; the largest hole is 20.0 MiB"},
@@ -490,6 +493,9 @@ func TestDevice(t *testing.T) {
 		got := Device(&c.device)
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Kind != c.want || !strings.Contains(got[0].Says, c.says) || got[0].Helps == "") {
 			t.Errorf("%+v: %+v", c.device, got)
+		}
+		if len(c.device.Rounded) > 0 && (got[0].Key == 0 || got[0].Stack.Text(stack.Frame.String) != "stage load.py:7 (in c10::alloc) < main load.py:9" || len(got[0].Stack.Callees) != 2) {
+			t.Errorf("stack %x %+v", got[0].Key, got[0].Stack)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package compare
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/convert/torchmem"
@@ -25,13 +26,7 @@ func Device(d *torchmem.Device) []Verdict {
 			Helps:   "find what keeps these tensors over a step: a list of losses with their graphs (use .item() or .detach()), a cache by shape, a hook that keeps its inputs",
 			Numbers: []Number{{"growth", float64(l.Bytes)}, {"objects", float64(l.Objects)}, {"steps", float64(l.Steps)}, {"growth_per_step", float64(l.Stacks[0].PerStep)}},
 		}
-		for _, f := range l.Stacks[0].Stack {
-			v.Stack.Frames = append(v.Stack.Frames, stack.Frame{Function: f.Name, File: f.File, Line: f.Line, Python: f.Python})
-		}
-		for len(v.Stack.Frames) > 1 && !v.Stack.Frames[0].Python {
-			v.Stack.Callees = append(v.Stack.Callees, v.Stack.Frames[0])
-			v.Stack.Frames = v.Stack.Frames[1:]
-		}
+		v.Key, v.Stack = namedOf(l.Stacks[0].Stack)
 		out = append(out, v)
 	}
 	if f := d.Fragmentation(); f.High {
@@ -48,13 +43,39 @@ func Device(d *torchmem.Device) []Verdict {
 		out = append(out, v)
 	}
 	if d.Kind == "pinned" && d.Rounding >= leastFigure && float64(d.Rounding) >= pinnedShare*float64(d.Active) {
-		out = append(out, Verdict{
-			Kind: Rounding, Bytes: d.Rounding, Confidence: 1,
-			Says: fmt.Sprintf("pinned memory of the host: %s were asked for, %s were got: %s are lost to rounding up to powers of two",
-				stack.Size(d.Requested), stack.Size(d.Active), stack.Size(d.Rounding)),
-			Helps:   "PYTORCH_ALLOC_CONF=pinned_use_cuda_host_register:True with pinned_num_register_threads, or buffers whose size is a little below a power of two",
-			Numbers: []Number{{"requested", float64(d.Requested)}, {"got", float64(d.Active)}, {"rounding", float64(d.Rounding)}},
-		})
+		out = append(out, rounded(d))
 	}
 	return out
+}
+
+// rounded tells what rounding up costs, and the line that loses most of it.
+func rounded(d *torchmem.Device) Verdict {
+	v := Verdict{
+		Kind: Rounding, Bytes: d.Rounding, Confidence: 1,
+		Says: fmt.Sprintf("pinned memory of the host: %s were asked for, %s were got: %s are lost to rounding up to powers of two",
+			stack.Size(d.Requested), stack.Size(d.Active), stack.Size(d.Rounding)),
+		Helps:   "buffers whose size is a little below a power of two; PYTORCH_ALLOC_CONF=pinned_max_round_threshold_mb:N (PyTorch of 2026 and later) rounds nothing above N MiB",
+		Numbers: []Number{{"requested", float64(d.Requested)}, {"got", float64(d.Active)}, {"rounding", float64(d.Rounding)}},
+	}
+	if len(d.Rounded) > 0 {
+		most := d.Rounded[0]
+		v.Key, v.Stack = namedOf(most.Stack)
+		v.Says += fmt.Sprintf(", %s of it at %s", stack.Size(most.Bytes), v.Stack.Place())
+		v.Numbers = append(v.Numbers, Number{"rounding_here", float64(most.Bytes)}, Number{"objects_here", float64(most.Objects)})
+	}
+	return v
+}
+
+// namedOf are the frames of a snapshot's stack from its innermost Python frame outwards, and from there inwards.
+func namedOf(frames []torchmem.Frame) (uint64, Named) {
+	var n Named
+	for _, f := range frames {
+		n.Frames = append(n.Frames, stack.Frame{Function: f.Name, File: f.File, Line: f.Line, Python: f.Python})
+	}
+	if at := slices.IndexFunc(n.Frames, func(f stack.Frame) bool { return f.Python }); at > 0 {
+		n.Callees = slices.Clone(n.Frames[:at])
+		slices.Reverse(n.Callees)
+		n.Frames = n.Frames[at:]
+	}
+	return keyOf(n.Frames), n
 }

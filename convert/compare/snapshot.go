@@ -56,7 +56,7 @@ func SnapshotOf(p *profile.Profile) Snapshot {
 		}
 	}
 	for _, row := range stack.Stacks(p, "inuse_space", MaxStacks) {
-		key := keyOf(row)
+		key := keyOf(row.Frames[row.Charged:])
 		held := s.Stacks[key]
 		held.Bytes += row.Value
 		held.Objects += row.Objects
@@ -82,9 +82,9 @@ func Rate(p *profile.Profile) float64 {
 
 // keyOf identifies a stack by the line charged and its callers. What that line called natively is left out: a list that
 // grows and a list that is made are the same line's doing.
-func keyOf(row stack.StackRow) uint64 {
+func keyOf(frames []stack.Frame) uint64 {
 	h := fnv.New64a()
-	for _, f := range row.Frames[row.Charged:] {
+	for _, f := range frames {
 		h.Write([]byte(f.Function))
 		h.Write([]byte{0})
 		h.Write([]byte(f.File))
