@@ -112,6 +112,9 @@ func (p *Pipeline) tell(proc *process, it *sink.Item) []*entry {
 		if i == maxVerdicts {
 			break
 		}
+		if v.Kind == compare.Undecided {
+			continue // who reads on is told when it is decided
+		}
 		name := verdictKey(v)
 		if told, ok := proc.verdicts[name]; ok && now.Sub(told.at) < tellAgain && v.Bytes < 2*told.bytes {
 			continue

@@ -29,7 +29,7 @@ const (
 	minDumps = 3
 	// standsOut is how many standard errors a change takes to be told as one in a table: by chance once in 700 stacks.
 	standsOut = 3
-	// slowed is the share of its mean rate at which what still grows is said to level off.
+	// slowed is the share of its rate at which what still grows is said to level off.
 	slowed = 0.5
 	// tail is the part of the time, its last, whose rate that is.
 	tail = 3
@@ -37,6 +37,15 @@ const (
 	doubt = 2
 	// begun is the share of its growth that a stack may have had before it is said to begin.
 	begun = 0.1
+	// convinced is how many standard errors the later half of growth must be above what the earlier one would have come to had it
+	// slowed down, for it to be said to go on, and leaning the same of its end, which is less.
+	convinced = 1.3
+	leaning   = 0.8
+	// few points leave it in the dark how straight their line is; all growth must be strong standard errors then.
+	few    = 5
+	strong = 7
+	// care is what a rise may be off its line by, in errors that the line tells, for it not to have stopped.
+	care = 1.5
 	// straight is the least share that growth has in all movement up and down of the lows.
 	straight = 0.5
 )
@@ -132,6 +141,11 @@ func (s *Series) judge(t *track) Growth {
 
 // sigma is the standard error of the difference of two estimates of the same stack.
 func (s *Series) sigma(t *track, a, b float64) float64 {
+	return math.Hypot(s.errorOf(t, a), s.errorOf(t, b))
+}
+
+// errorOf is that of an estimate of a stack.
+func (s *Series) errorOf(t *track, bytes float64) float64 {
 	size := 0.0 // of an object
 	switch {
 	case t.last.Objects > 0:
@@ -139,15 +153,11 @@ func (s *Series) sigma(t *track, a, b float64) float64 {
 	case t.first.Objects > 0:
 		size = float64(t.first.Bytes) / float64(t.first.Objects)
 	}
-	sum := 0.0
-	for _, v := range []float64{a, b} {
-		objects := 0.0
-		if size > 0 {
-			objects = v / size
-		}
-		sum += variance(v, objects, max(s.first.Rate, s.last.Rate))
+	objects := 0.0
+	if size > 0 {
+		objects = bytes / size
 	}
-	return math.Sqrt(sum)
+	return math.Sqrt(variance(bytes, objects, max(s.first.Rate, s.last.Rate)))
 }
 
 // slope fits a straight line.
@@ -229,24 +239,34 @@ func (s *Series) shape(t *track, g *Growth, z float64) Shape {
 	early, late := rise(from, half), rise(half, last)
 	g.Steady = int64(max(0, min(total, early.bytes/early.time, late.bytes/late.time)))
 	g.sure = max(0, min(total, (early.bytes-doubt*early.sigma)/early.time, (late.bytes-doubt*late.sigma)/late.time))
-	end := rise(last-max(1, (last-from)/tail), last)
+	latest := last - max(1, (last-from)/tail)
 	mean := total / part(points, from, last)
 	off := straightness(points[from:])
-	goesOn := func(side float64) bool {
-		for _, r := range []change{end, late} {
-			if (r.bytes+side*min(r.sigma, off))/r.time < slowed*mean {
-				return false
-			}
-		}
-		return true
+	// By time or one after the other, as in straightness: programs are not clocks.
+	on := func(at int, errors float64) bool {
+		before, after := rise(from, at), rise(at, last)
+		return s.goesOn(t, before, after, after.time/before.time, off, errors) || s.goesOn(t, before, after, float64(last-at)/float64(at-from), off, errors)
 	}
+	stopped := func(r change) bool { return (r.bytes+min(r.sigma, care*off))/r.time < slowed*mean }
+	sure := last-from >= few || deviations(total, s.sigma(t, low(from), low(last))) >= strong
 	switch {
-	case goesOn(-1):
+	case sure && on(half, convinced) && on(latest, leaning):
 		return Growing
-	case goesOn(1):
-		return Grew
+	case stopped(late) || stopped(rise(latest, last)):
+		return LevelsOff
 	}
-	return LevelsOff
+	return Grew
+}
+
+// goesOn tells whether growth has not slowed down, by so many standard errors, if after lasted so much longer than before. Of objects that stay each is drawn once, so that what came
+// before and what came after have errors of their own; how far the points lie from a line tells of more, where it can.
+func (s *Series) goesOn(t *track, before, after change, longer, off, errors float64) bool {
+	share := slowed * longer
+	sigma := math.Hypot(s.errorOf(t, after.bytes), share*s.errorOf(t, before.bytes))
+	if !math.IsInf(off, 1) {
+		sigma = max(sigma, min(off, math.Hypot(after.sigma, share*before.sigma)))
+	}
+	return after.bytes-share*before.bytes >= errors*sigma
 }
 
 // point is a span as shape sees it.
@@ -291,9 +311,9 @@ type change struct {
 // other. The error that sampling leaves supposes that each dump was drawn anew; of objects that stay, which leaked ones do, each
 // is drawn once, and the line is straighter than that. Three points are too few to tell.
 func straightness(points []point) float64 {
-	const few, care = 4, 1.5
+	const least = 4
 	n := float64(len(points))
-	if len(points) < few {
+	if len(points) < least {
 		return math.Inf(1)
 	}
 	fit := func(x func(i int) float64) float64 {
@@ -309,7 +329,7 @@ func straightness(points []point) float64 {
 		return math.Sqrt(max(dyy-dxy*dxy/dxx, 0) / (n - 2))
 	}
 	off := min(fit(func(i int) float64 { return points[i].at }), fit(func(i int) float64 { return float64(i) }))
-	return care * math.Sqrt2 * off
+	return math.Sqrt2 * off
 }
 
 // moved is all movement up and down.

@@ -18,6 +18,7 @@ type Kind string
 
 const (
 	Leak          Kind = "leak"                // a stack that grows and goes on growing
+	Undecided     Kind = "growth"              // a stack that has grown; whether it goes on cannot be told yet
 	Plateau       Kind = "plateau"             // a stack that has grown and has stopped
 	Spike         Kind = "spike"               // much more was live for a short while
 	Retention     Kind = "allocator_retention" // the allocator keeps resident what the program has freed
@@ -102,7 +103,7 @@ func (p Process) Verdicts() []Verdict {
 }
 
 // importance: what ends a process first comes first.
-var importance = []Kind{Giant, Leak, OutsideMalloc, CopyOnWrite, Retention, Fragmentation, Rounding, Spike, Plateau}
+var importance = []Kind{Giant, Leak, OutsideMalloc, CopyOnWrite, Retention, Fragmentation, Rounding, Undecided, Spike, Plateau}
 
 // Order sorts verdicts: those that end a process first, then by bytes.
 func Order(v []Verdict) {
@@ -131,6 +132,8 @@ func (p Process) grown() []Verdict {
 		switch {
 		case g.Shape == Growing && float64(total.Bytes()) >= 0.5*float64(g.Steady):
 			out = append(out, s.leak(g))
+		case g.Shape == Grew:
+			out = append(out, s.undecided(g))
 		case g.Shape == LevelsOff:
 			out = append(out, s.plateau(g))
 		}
@@ -153,6 +156,16 @@ func (s *Series) leak(g Growth) Verdict {
 	v.Says = fmt.Sprintf("%s holds %s more than in the first of %d dumps and goes on growing: %s; %s sure, the sampling error is ±%s; it holds %.0f%% of the live heap",
 		g.Place(), stack.Size(g.Bytes()), s.dumps, g.Slope(), Percent(g.Confidence), stack.Size(int64(g.Sigma)), 100*g.Share)
 	return v
+}
+
+func (s *Series) undecided(g Growth) Verdict {
+	return Verdict{
+		Kind: Undecided, Bytes: g.Bytes(), Key: g.Key, Stack: g.Named, Confidence: g.Confidence,
+		Says: fmt.Sprintf("%s holds %s more than in the first of %d dumps, which are too few to tell whether it goes on; the sampling error is ±%s; it holds %.0f%% of the live heap",
+			g.Place(), stack.Size(g.Bytes()), s.dumps, stack.Size(int64(g.Sigma)), 100*g.Share),
+		Helps:   "take more dumps: a longer run or a shorter interval; a smaller HEAPWIRE_SAMPLE_BYTES makes each of them surer",
+		Numbers: []Number{{"growth", float64(g.Bytes())}, {"growth_error", math.Round(g.Sigma)}, {"growth_per_second", g.PerSecond}, {"held", float64(g.Last)}, {"share", g.Share}, {"dumps", float64(s.dumps)}},
+	}
 }
 
 func (s *Series) plateau(g Growth) Verdict {

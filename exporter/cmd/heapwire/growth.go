@@ -20,7 +20,7 @@ import (
 
 // kinds are those of verdicts, for --fail-on.
 var kinds = []string{
-	string(compare.Leak), string(compare.Plateau), string(compare.Spike), string(compare.Retention), string(compare.Fragmentation),
+	string(compare.Leak), string(compare.Undecided), string(compare.Plateau), string(compare.Spike), string(compare.Retention), string(compare.Fragmentation),
 	string(compare.Rounding), string(compare.OutsideMalloc), string(compare.CopyOnWrite), string(compare.Giant),
 }
 
@@ -40,7 +40,7 @@ func newGrowth() *cobra.Command {
 a process's folder in either, or files. It ranks stacks by steady growth, the part of the growth that goes on: caches that come
 and go, and what was loaded once, have little of it. Processes are added up by stack; those that differ from the others are named.
 
-From three dumps on there are verdicts: leak, plateau, spike; from one on allocator_retention, fragmentation, rounding,
+From three dumps on there are verdicts: leak, growth, plateau, spike; from one on allocator_retention, fragmentation, rounding,
 outside_malloc, giant_allocation; in forked processes copy_on_write. Each with the numbers that led to it and what usually helps.
 
 Columns of the table:
