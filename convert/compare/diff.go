@@ -4,6 +4,7 @@ package compare
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -312,9 +313,9 @@ func (r Row) change() Change {
 	return Shrunk
 }
 
-// Stack is a stack of both sides without lines; frames read "function file", leaf first.
+// Stack is a stack of both sides without lines, leaf first.
 type Stack struct {
-	Frames     []string
+	Frames     []stack.Frame // of these the functions and files
 	Base, Head float64
 }
 
@@ -323,14 +324,15 @@ func (c *Comparison) Stacks() []Stack {
 	byName := map[string]*Stack{}
 	add := func(side *Side, renamed bool, at func(*Stack) *float64) {
 		for _, st := range side.stacks {
-			frames := make([]string, len(st.frames))
+			frames, names := make([]stack.Frame, len(st.frames)), make([]string, len(st.frames))
 			for i, f := range st.frames {
 				if renamed {
 					f = c.headKey(f)
 				}
-				frames[i] = stack.Frame{Function: f.name, File: f.file}.String()
+				frames[i] = stack.Frame{Function: f.name, File: f.file}
+				names[i] = frames[i].String()
 			}
-			name := strings.Join(frames, "\x00")
+			name := strings.Join(names, "\x00")
 			if byName[name] == nil {
 				byName[name] = &Stack{Frames: frames}
 			}
@@ -340,9 +342,8 @@ func (c *Comparison) Stacks() []Stack {
 	add(c.Base, true, func(s *Stack) *float64 { return &s.Base })
 	add(c.Head, false, func(s *Stack) *float64 { return &s.Head })
 	out := make([]Stack, 0, len(byName))
-	for _, s := range byName {
-		out = append(out, *s)
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, *byName[name])
 	}
-	slices.SortFunc(out, func(a, b Stack) int { return slices.Compare(a.Frames, b.Frames) })
 	return out
 }

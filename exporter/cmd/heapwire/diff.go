@@ -23,7 +23,7 @@ import (
 	"github.com/heapwire/heapwire/exporter/pyroscope"
 )
 
-var diffFormats = []string{"text", "json", "folded"}
+var diffFormats = []string{"text", "json", "folded", "html"}
 
 type diffFlags struct {
 	format   string
@@ -55,6 +55,7 @@ Formats:
   text    the lines that changed most
   json    all lines
   folded  one line a stack, "root;...;leaf base head", for difffolded.pl and its kin
+  html    one self-contained page with a flame graph of both sides: red grew, green shrank
 
 Exit status 3 if a line, or all of the heap, grew by more than --fail-over and by more than the sampling error.`,
 		Example: "  heapwire diff --fail-over 50MiB baseline/ heapwire-out/",
@@ -97,13 +98,17 @@ func (f *diffFlags) run(cmd *cobra.Command, base, head string) error {
 	switch f.format {
 	case "json":
 		err = diffJSON(&b, c)
+	case "html":
+		var page []byte
+		page, err = diffHTML(c)
+		b.Write(page)
 	case "folded":
 		for _, s := range c.Stacks() {
-			slices.Reverse(s.Frames)
-			for i, name := range s.Frames {
-				s.Frames[i] = stack.Separate(name)
+			var names []string
+			for _, f := range slices.Backward(s.Frames) {
+				names = append(names, stack.Separate(f.String()))
 			}
-			fmt.Fprintf(&b, "%s %.0f %.0f\n", strings.Join(s.Frames, ";"), s.Base, s.Head)
+			fmt.Fprintf(&b, "%s %.0f %.0f\n", strings.Join(names, ";"), s.Base, s.Head)
 		}
 	default:
 		err = f.text(&b, c)
