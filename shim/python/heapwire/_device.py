@@ -75,7 +75,7 @@ class Device:
         return self._numbers(self.memory.memory_stats(index))
 
     def host_stats(self):
-        """Of pinned host memory, where the build tells (PyTorch 2.7 and later)."""
+        """Of pinned host memory, where the build tells (pytorch/pytorch#147660, of 2025)."""
         f = getattr(self.memory, "host_memory_stats", None)
         return {} if f is None else self._numbers(f())
 

@@ -111,7 +111,7 @@ def memory_stats(device=None):
     return collections.OrderedDict(sorted(_C.allocator.figures(device or 0).items()))
 
 
-if torch.release >= (2, 10):  # since 2.7 under other names
+if torch.release >= (2, 10):  # older ones have other names, pytorch/pytorch#164412
 
     def host_memory_stats():
         if not torch.cuda.is_initialized():
