@@ -17,30 +17,41 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// built is what kustomize makes of a folder. kustomize is a tool of the module deploy/tools.
-func built(t *testing.T, dir string) []map[string]any {
+// tool is a command of the module deploy/tools.
+func tool(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	run := func(args ...string) *exec.Cmd {
+		cmd := exec.Command("go", append([]string{"tool"}, args...)...)
+		cmd.Dir, cmd.Env = "tools", append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+		return cmd
+	}
+	if out, err := run("-n", name).CombinedOutput(); err != nil {
+		t.Skipf("%s cannot be built here: %v\n%s", name, err, out)
+	}
+	return run(append([]string{name}, args...)...)
+}
+
+// kustomized is what kustomize makes of a folder.
+func kustomized(t *testing.T, dir string) []byte {
 	t.Helper()
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tool := func(args ...string) *exec.Cmd {
-		cmd := exec.Command("go", append([]string{"tool"}, args...)...)
-		cmd.Dir, cmd.Env = "tools", append(os.Environ(), "GOFLAGS=", "GOWORK=off")
-		return cmd
-	}
-	if out, err := tool("-n", "kustomize").CombinedOutput(); err != nil {
-		t.Skipf("kustomize cannot be built here: %v\n%s", err, out)
-	}
-	cmd := tool("kustomize", "build", abs)
+	cmd := tool(t, "kustomize", "build", abs)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("building %s: %v\n%s", dir, err, stderr.Bytes())
 	}
+	return out
+}
+
+func objects(t *testing.T, dir string) []map[string]any {
+	t.Helper()
 	var docs []map[string]any
-	for dec := yaml.NewDecoder(bytes.NewReader(out)); ; {
+	for dec := yaml.NewDecoder(bytes.NewReader(kustomized(t, dir))); ; {
 		var doc map[string]any
 		if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
 			return docs
@@ -84,8 +95,36 @@ func read(t *testing.T, path ...string) string {
 
 var variable = regexp.MustCompile(`\$\{env:([A-Z_]+)`)
 
+// strict says what Kubernetes' own types do not know of the objects.
+func strict(t *testing.T, objects []byte) (string, error) {
+	t.Helper()
+	cmd := tool(t, "strict")
+	cmd.Stdin = bytes.NewReader(objects)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestKubernetesKnowsEveryField(t *testing.T) {
+	for _, dir := range []string{"kubernetes/base", "kubernetes/example"} {
+		built := kustomized(t, dir)
+		if out, err := strict(t, built); err != nil {
+			t.Errorf("%s: %v\n%s", dir, err, out)
+		}
+		for _, wrong := range []struct{ was, is, want string }{
+			{"replicas: 1", "replica: 1", `unknown field "spec.replica"`},
+			{"replicas: 1", "replicas: one", "replicas"},
+			{"kind: DaemonSet", "kind: DemonSet", "DemonSet"},
+		} {
+			broken := bytes.Replace(built, []byte(wrong.was), []byte(wrong.is), 1)
+			if out, err := strict(t, broken); err == nil || !strings.Contains(out, wrong.want) {
+				t.Errorf("%s with %q: %v, %s, want %q", dir, wrong.is, err, out, wrong.want)
+			}
+		}
+	}
+}
+
 func TestKubernetesIsOfOnePiece(t *testing.T) {
-	docs := built(t, "kubernetes/example")
+	docs := objects(t, "kubernetes/example")
 	configMaps := map[string]map[string]any{}
 	var pods []map[string]any
 	kinds := map[string]int{}
