@@ -3,7 +3,6 @@
 package examples
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,13 +12,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/pprof/profile"
 
+	"github.com/heapwire/heapwire/internal/syncbuffer"
 	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
@@ -38,24 +37,7 @@ type job struct {
 	out            string // --out of heapwire run
 	truth          string
 	stdin          io.WriteCloser
-	stdout, stderr lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	stdout, stderr syncbuffer.Buffer
 }
 
 // startRun starts a command under heapwire run with files as its only sink, unless the environment names others.

@@ -3,7 +3,6 @@
 package exporter
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +25,7 @@ import (
 	"github.com/heapwire/heapwire/convert/stack"
 	"github.com/heapwire/heapwire/exporter/sink"
 	"github.com/heapwire/heapwire/exporter/spool"
+	"github.com/heapwire/heapwire/internal/syncbuffer"
 )
 
 const patience = time.Minute
@@ -35,24 +35,7 @@ type place struct {
 	t    *testing.T
 	path string
 	host string
-	logs lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	logs syncbuffer.Buffer
 }
 
 func newPlace(t *testing.T) *place {

@@ -534,7 +534,7 @@ func TestFoldersOfOthersAreDeliveredAndLeftAsTheyAre(t *testing.T) {
 	}
 	for _, say := range []string{"cut.pickle: left alone: it ends before its end", "weights.pkl: not a memory snapshot"} {
 		if !strings.Contains(p.logs.String(), say) {
-			t.Errorf("nothing about %q:\n%s", say, &p.logs.b)
+			t.Errorf("nothing about %q:\n%s", say, p.logs.String())
 		}
 	}
 	if s := pipeline.Stats(); s.Pending != 0 || s.Converted != 5 || s.ConvertFailed != 1 {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heapwire/heapwire/internal/syncbuffer"
 	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
@@ -543,23 +544,6 @@ func until(t *testing.T, what string, there func() bool) {
 	}
 }
 
-type lockedBuffer struct {
-	mutex sync.Mutex
-	text  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	return b.text.String()
-}
-
 func TestAFullDiskCostsDumpsAndNotTheJob(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t)
@@ -582,10 +566,10 @@ func TestAFullDiskCostsDumpsAndNotTheJob(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start := func(env []string) (*exec.Cmd, io.Closer, *lockedBuffer, *lockedBuffer) {
+	start := func(env []string) (*exec.Cmd, io.Closer, *syncbuffer.Buffer, *syncbuffer.Buffer) {
 		cmd := exec.Command(buildProgram(t, "many_stacks"), "7")
 		cmd.Env = pythons.CleanEnv(env...)
-		stdout, stderr := &lockedBuffer{}, &lockedBuffer{}
+		stdout, stderr := &syncbuffer.Buffer{}, &syncbuffer.Buffer{}
 		cmd.Stdout, cmd.Stderr = stdout, stderr
 		in, err := cmd.StdinPipe()
 		if err != nil {
