@@ -46,6 +46,8 @@ test: build collector deps-test ## vet, unit tests with the race detector, the s
 	$(GO) test -run '^$$' -fuzz '^FuzzPickle$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/pickle
 	$(GO) test -run '^$$' -fuzz '^FuzzRead$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/otlp
 	$(GO) test -run '^$$' -fuzz '^FuzzSnapshot$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/torchmem
+	$(GO) test -run '^$$' -fuzz '^FuzzELF$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./convert/symbol
+	$(GO) test -run '^$$' -fuzz '^FuzzPush$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./otelcol/pyroscopeexporter
 
 # Position-independent, so that what is compiled for the command is compiled for the library too.
 build: deps ## bin/heapwire, bin/libheapwire.so and bin/libheapwire_inproc.so
@@ -65,7 +67,7 @@ collector: ## bin/otelcol-heapwire: an OpenTelemetry Collector with heapwire's r
 	cd build/otelcol && $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/otelcol-heapwire .
 
 test-collector: build collector ## the Collector from job to Pyroscope: kills, outages, 200 processes, a snapshot of 1 GB; minutes, and 6 GB of memory
-	HEAPWIRE_COLLECTOR=1 $(GO) test -count=1 -timeout 40m -v ./otelcol/distribution
+	HEAPWIRE_COLLECTOR=1 $(GO) test -count=1 -timeout 40m -parallel 5 -v ./otelcol/distribution
 
 bench: build ## conversion speed, as the table of docs/performance.md
 	$(GO) run ./bench -only convert

@@ -3,9 +3,9 @@
 package distribution
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -23,6 +23,7 @@ import (
 
 	"github.com/heapwire/heapwire/convert"
 	"github.com/heapwire/heapwire/exporter/pyroscope/pyroscopetest"
+	"github.com/heapwire/heapwire/internal/syncbuffer"
 	"github.com/heapwire/heapwire/shim/test/pythons"
 )
 
@@ -70,16 +71,27 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// address gives one that nobody listens at. It is below the ports that the kernel hands out (ip_local_port_range, 32768 and
+// given are the addresses that a test has, whether somebody listens there yet or not.
+var given = struct {
+	sync.Mutex
+	to map[string]bool
+}{to: map[string]bool{}}
+
+// address gives one that nobody listens at, each once. It is below the ports that the kernel hands out (ip_local_port_range, 32768 and
 // up), so that no client's port takes it before it is used.
 func address(t *testing.T) string {
 	t.Helper()
+	given.Lock()
+	defer given.Unlock()
 	for range 100 {
 		at := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
 		l, err := net.Listen("tcp", at)
 		if err == nil {
 			l.Close()
-			return at
+			if !given.to[at] {
+				given.to[at] = true
+				return at
+			}
 		}
 	}
 	t.Fatal("no port is free")
@@ -94,24 +106,7 @@ type collector struct {
 	env    []string
 	cmd    *exec.Cmd
 	waited chan struct{}
-	log    lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log    syncbuffer.Buffer
 }
 
 // run starts a collector with one of the configurations, environment as "NAME=value", and more of the configuration as
@@ -135,7 +130,7 @@ func run(t *testing.T, config string, env []string, more ...string) *collector {
 
 func (c *collector) start() {
 	c.t.Helper()
-	c.log = lockedBuffer{}
+	c.log = syncbuffer.Buffer{}
 	c.cmd = exec.Command(binary(c.t), c.args...)
 	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = c.env, &c.log, &c.log
 	if err := c.cmd.Start(); err != nil {
@@ -187,7 +182,9 @@ type chain struct {
 	spool     string
 	snapshots string
 	server    *pyroscopetest.Server
+	through   string // where the gateway finds the server, if not at its own address
 	metrics   string // the agent's own
+	measures  string // the gateway's own
 	endpoint  string
 	agent     *collector
 	gateway   *collector
@@ -216,13 +213,16 @@ func newChain(t *testing.T) *chain {
 	return c
 }
 
+func (c *chain) pyroscope() string { return cmp.Or(c.through, c.server.URL) }
+
 func (c *chain) startGateway(more ...string) {
 	c.t.Helper()
 	more = append([]string{"yaml:service::pipelines::logs::exporters: [debug]", "yaml:exporters::otlp_http/metrics::retry_on_failure::enabled: false", "yaml:exporters::debug::verbosity: detailed"}, more...)
 	nowhere := address(c.t)
-	host, port, _ := net.SplitHostPort(address(c.t))
+	c.measures = address(c.t)
+	host, port, _ := net.SplitHostPort(c.measures)
 	c.gateway = run(c.t, "gateway", []string{
-		"OTLP_GRPC_ENDPOINT=" + c.endpoint, "OTLP_HTTP_ENDPOINT=" + address(c.t), "PYROSCOPE_SERVER_ADDRESS=" + c.server.URL,
+		"OTLP_GRPC_ENDPOINT=" + c.endpoint, "OTLP_HTTP_ENDPOINT=" + address(c.t), "PYROSCOPE_SERVER_ADDRESS=" + c.pyroscope(),
 		"METRICS_ENDPOINT=http://" + nowhere, "HEALTH_ENDPOINT=" + address(c.t), "METRICS_HOST=" + host, "METRICS_PORT=" + port,
 	}, more...)
 }
@@ -235,16 +235,21 @@ func (c *chain) startAgent(more ...string) {
 	c.agent = run(c.t, "agent", c.agentEnv(), append(slices.Clone(quickly), more...)...)
 }
 
-// value is one of a Prometheus page, summed over the series that have all of the labels.
-func (c *chain) value(name string, labels ...string) (sum float64) {
-	resp, err := http.Get("http://" + c.metrics + "/metrics")
+// page is a collector's own metrics.
+func page(address string) string {
+	resp, err := http.Get("http://" + address + "/metrics")
 	if err != nil {
-		return 0
+		return ""
 	}
 	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		line := lines.Text()
+	text, _ := io.ReadAll(resp.Body)
+	return string(text)
+}
+
+// value is one of the agent's page, summed over the series that have all of the labels.
+func (c *chain) value(name string, labels ...string) (sum float64) {
+	for line := range strings.Lines(page(c.metrics)) {
+		line = strings.TrimSuffix(line, "\n")
 		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
 			continue
 		}
@@ -313,9 +318,17 @@ func (c *chain) pushed() (byTime map[int64]int64, twice int) {
 	return byTime, twice
 }
 
+// files counts the dumps in the spool without a look into them.
+func (c *chain) files() (delivered, waiting int) {
+	done, _ := filepath.Glob(filepath.Join(c.spool, "*", "delivered", "*.heap"))
+	left, _ := filepath.Glob(filepath.Join(c.spool, "*", "*.heap"))
+	return len(done), len(left)
+}
+
 // complete waits until the spool is delivered, and says whether the server has each dump once, with its bytes.
 func (c *chain) complete(atLeast int) {
 	c.t.Helper()
+	until(c.t, "nothing waits in the spool", func() bool { _, waiting := c.files(); return waiting == 0 })
 	until(c.t, "the spool is delivered", func() bool {
 		done, waiting := c.dumps()
 		return waiting == 0 && len(done) >= atLeast
@@ -332,6 +345,29 @@ func (c *chain) complete(atLeast int) {
 	c.t.Logf("%d dumps, %d bytes", len(want), sumOf(want))
 }
 
+// completeAtLeast is complete where what was on its way may come again: the server has each dump, once or more often.
+func (c *chain) completeAtLeast(atLeast int) {
+	c.t.Helper()
+	until(c.t, "the spool is delivered", func() bool { done, waiting := c.files(); return waiting == 0 && done >= atLeast })
+	want, _ := c.dumps()
+	until(c.t, "the server has all dumps", func() bool {
+		got, _ := c.pushed()
+		for at := range want {
+			if _, ok := got[at]; !ok {
+				return false
+			}
+		}
+		return true
+	})
+	got, twice := c.pushed()
+	for at, live := range want {
+		if got[at]%live != 0 {
+			c.t.Errorf("dump of %d: %d bytes, want %d or a multiple", at, got[at], live)
+		}
+	}
+	c.t.Logf("%d dumps, %d bytes; %d came twice", len(want), sumOf(want), twice)
+}
+
 func sumOf(m map[int64]int64) (sum int64) {
 	for _, v := range m {
 		sum += v
@@ -341,6 +377,16 @@ func sumOf(m map[int64]int64) (sum int64) {
 
 // job starts a leaking Python program under the shim. It dumps all the time, and at its end.
 func (c *chain) job(rounds int, more ...string) *exec.Cmd {
+	c.t.Helper()
+	cmd := c.command(rounds, more...)
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd
+}
+
+func (c *chain) command(rounds int, more ...string) *exec.Cmd {
 	c.t.Helper()
 	found, err := pythons.Find()
 	if err != nil {
@@ -354,10 +400,6 @@ func (c *chain) job(rounds int, more ...string) *exec.Cmd {
 	cmd := exec.Command(found[len(found)-1].Path, append([]string{program, "--rounds", strconv.Itoa(rounds)}, more...)...)
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+filepath.Join(root, "bin", "libheapwire.so"), "HEAPWIRE_SPOOL="+c.spool, "HEAPWIRE_EXPORT=off",
 		"HEAPWIRE_INTERVAL=200ms", "HEAPWIRE_SAMPLE_BYTES=16384", "OTEL_SERVICE_NAME=trainer", "RANK=3")
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return cmd
 }
 

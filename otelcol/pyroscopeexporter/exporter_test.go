@@ -262,6 +262,28 @@ func TestARetryOfAProfileInPartsGoesOn(t *testing.T) {
 	}
 }
 
+// An outage that is longer than max_elapsed_time loses what waits; without one it does not. 200 refusals take a tenth of a
+// second at least.
+func TestRetriesEndWithMaxElapsedTimeOnly(t *testing.T) {
+	f := func(maxElapsed time.Duration, arrives bool) {
+		t.Helper()
+		e, server := start(t, func(cfg *Config) {
+			waitingless(cfg)
+			cfg.RetryConfig.Enabled = true
+			cfg.RetryConfig.MaxInterval, cfg.RetryConfig.MaxElapsedTime = time.Millisecond, maxElapsed
+		})
+		for range 200 {
+			server.Fail(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+		}
+		err := e.ConsumeProfiles(t.Context(), dump(t, 1, 1, time.Now()))
+		if got := len(server.Pushes()) == 1; got != arrives || (err == nil) != arrives {
+			t.Errorf("max_elapsed_time %v: %d pushes, error %v", maxElapsed, len(server.Pushes()), err)
+		}
+	}
+	f(0, true)
+	f(20*time.Millisecond, false)
+}
+
 func TestWhatTheServerRefusesIsPermanentAndCostsNothingElse(t *testing.T) {
 	e, server := start(t, waitingless)
 	server.FailAfter(1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
