@@ -325,10 +325,29 @@ func (c *chain) files() (delivered, waiting int) {
 	return len(done), len(left)
 }
 
+// drained waits until nothing waits in the spool, with patience for as long as something leaves it.
+func (c *chain) drained() {
+	c.t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	before, moved := 0, time.Now()
+	for ; ; <-tick.C {
+		done, waiting := c.files()
+		switch {
+		case waiting == 0 && done > 0:
+			return
+		case done != before:
+			before, moved = done, time.Now()
+		case time.Since(moved) > patience:
+			c.t.Fatalf("nothing has left the spool for %v: %d dumps wait, %d are delivered", patience, waiting, done)
+		}
+	}
+}
+
 // complete waits until the spool is delivered, and says whether the server has each dump once, with its bytes.
 func (c *chain) complete(atLeast int) {
 	c.t.Helper()
-	until(c.t, "nothing waits in the spool", func() bool { _, waiting := c.files(); return waiting == 0 })
+	c.drained()
 	until(c.t, "the spool is delivered", func() bool {
 		done, waiting := c.dumps()
 		return waiting == 0 && len(done) >= atLeast
@@ -348,8 +367,11 @@ func (c *chain) complete(atLeast int) {
 // completeAtLeast is complete where what was on its way may come again: the server has each dump, once or more often.
 func (c *chain) completeAtLeast(atLeast int) {
 	c.t.Helper()
-	until(c.t, "the spool is delivered", func() bool { done, waiting := c.files(); return waiting == 0 && done >= atLeast })
+	c.drained()
 	want, _ := c.dumps()
+	if len(want) < atLeast {
+		c.t.Errorf("%d dumps, want %d at least", len(want), atLeast)
+	}
 	until(c.t, "the server has all dumps", func() bool {
 		got, _ := c.pushed()
 		for at := range want {

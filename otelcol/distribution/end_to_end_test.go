@@ -203,7 +203,14 @@ func TestTwoHundredProcessesAtOnce(t *testing.T) {
 	c.startAgent()
 	var jobs []*exec.Cmd
 	for range 200 {
-		jobs = append(jobs, c.job(5, "--pause", "0", "--blocks", "4"))
+		job := c.command(5, "--pause", "0", "--blocks", "4")
+		// The last dump of each, and few others, however long they take to get through.
+		job.Env = append(job.Env, "HEAPWIRE_INTERVAL=10s")
+		if err := job.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = job.Process.Kill() })
+		jobs = append(jobs, job)
 	}
 	wait(t, jobs...)
 	c.complete(200)
