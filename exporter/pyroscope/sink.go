@@ -361,9 +361,17 @@ func quote(body []byte) string {
 	return strconv.Quote(string(body))
 }
 
+// writers are used again: the tables of each take more than most profiles.
+var writers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
+
 func compress(raw []byte) ([]byte, error) {
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
+	w := writers.Get().(*gzip.Writer)
+	defer func() {
+		w.Reset(io.Discard)
+		writers.Put(w)
+	}()
+	w.Reset(&b)
 	if _, err := w.Write(raw); err != nil {
 		return nil, fmt.Errorf("compressing the profile: %w", err)
 	}
