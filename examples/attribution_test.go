@@ -3,6 +3,7 @@
 package examples
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,16 @@ type lesson struct {
 	needs   func(python) (string, bool) // why an interpreter cannot run it
 }
 
-func headers(p python) (string, bool) { return "no Python.h for this interpreter", p.Headers }
+// headers are what building an extension takes, and the compiler that the interpreter names for it.
+func headers(p python) (string, bool) {
+	if !p.Headers {
+		return "no Python.h for this interpreter", false
+	}
+	cmd := exec.Command(p.Path, "-c", "import os, shutil, sysconfig; print(shutil.which((os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc').split()[0]) or '')")
+	cmd.Env = pythons.CleanEnv()
+	out, err := cmd.Output()
+	return "no compiler for this interpreter's extensions", err == nil && len(bytes.TrimSpace(out)) > 0
+}
 
 var lessons = []lesson{
 	{name: "leak_basic", program: "leak_basic/leak_basic.py", args: []string{"--rounds", "5", "--blocks", "128", "--pause", "0"}},

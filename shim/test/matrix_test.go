@@ -183,7 +183,8 @@ func (u userland) pythons(t *testing.T) []pythons.Python {
 func TestNewerDebian(t *testing.T) {
 	u := debian(t, suite{
 		name: "sid", variable: "HEAPWIRE_MATRIX_ROOT",
-		packages: []string{"libstdc++6"}, some: []string{"python3.13", "python3.14", "python3.15"},
+		packages: []string{"libstdc++6", "gcc", "libc6-dev"},
+		some:     []string{"python3.13", "python3.13-dev", "python3.14", "python3.14-dev", "python3.15", "python3.15-dev"},
 	})
 	u.survives(t, library, testLibrary, func(name string) string { return buildProgram(t, name) })
 }
