@@ -124,8 +124,7 @@ func newRequest(p *profile.Profile, opts Options) (*request, error) {
 	return r, nil
 }
 
-// check says whether p can be followed, and how many frames its samples have. Ids need not be in p's tables, but tell apart
-// what is referred to.
+// check says whether p can be followed, and how many frames its samples have.
 func check(p *profile.Profile) (frames int, err error) {
 	if len(p.SampleType) == 0 {
 		return 0, errors.New("the profile has no sample type")

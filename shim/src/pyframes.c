@@ -57,8 +57,8 @@ void hw_py_forget_pages(void)
 }
 
 /* Asks the kernel: rt_sigprocmask copies the set before it looks at `how`, which is none here, so it fails with EFAULT for an
- * address that cannot be read and with EINVAL for one that can, and does nothing else (kernel/signal.c). The only system call of
- * the hook, once a page and second. By hand, so that errno is left alone. */
+ * address that cannot be read and with EINVAL for one that can, and does nothing else (kernel/signal.c). Once a page
+ * and second. By hand, so that errno is left alone. */
 static __attribute__((noinline)) bool ask_kernel(uint64_t page)
 {
 	long r;

@@ -17,7 +17,8 @@
  * and would count at their first size with the odds of their last otherwise.
  *
  * The wrappers run with the GIL as a rule, several interpreters' on several threads at once, inside whatever the interpreter is
- * doing: the laws of the sampling hook hold, and the countdown is the thread's. A block may come back to free or realloc past the
+ * doing: the laws of the sampling hook hold, but that a sampled request has pymalloc ask malloc for a block, as pymalloc does itself;
+ * and the countdown is the thread's. A block may come back to free or realloc past the
  * wrappers, when somebody has put another allocator in their place: family.c looks too.
  *
  * Source: Objects/obmalloc.c of 3.8 - 3.15.

@@ -2,7 +2,7 @@
  *
  * Runs inside malloc, called by jemalloc before it takes any profiling lock, with its reentrancy level raised; on any
  * thread, with any lock of the program held by anybody, even inside the dynamic loader, a signal handler or a dying thread.
- * So: no lock, no allocation, no system call, no lazy binding, no thread-local storage but the initial-exec kind, bounded
+ * So: no lock, no allocation, no system call (but pyframes.c's and native.c's, which wait for nobody), no lazy binding, no thread-local storage but the initial-exec kind, bounded
  * loops, little stack (threads with 16 KiB exist), errno kept.
  *
  * Working memory comes from a small pool of slots in mapped memory, claimed by one bit each. A thread starts looking at a
