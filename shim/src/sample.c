@@ -2,8 +2,9 @@
  *
  * Runs inside malloc, called by jemalloc before it takes any profiling lock, with its reentrancy level raised; on any
  * thread, with any lock of the program held by anybody, even inside the dynamic loader, a signal handler or a dying thread.
- * So: no lock, no allocation, no system call (but pyframes.c's and native.c's, which wait for nobody), no lazy binding, no thread-local storage but the initial-exec kind, bounded
- * loops, little stack (threads with 16 KiB exist), errno kept.
+ * So: no lock, no allocation, no system call (but those of pyframes.c and native.c, which wait for no lock of the program), no
+ * lazy binding, no thread-local storage but the initial-exec kind, bounded loops, little stack (threads with 16 KiB exist), errno
+ * kept.
  *
  * Working memory comes from a small pool of slots in mapped memory, claimed by one bit each. A thread starts looking at a
  * place of its own, so that two threads seldom meet. With all slots taken the sample has no stack and is counted.
