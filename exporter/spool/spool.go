@@ -20,6 +20,9 @@ import (
 // ErrClaimed is returned for a process folder that another reader has claimed.
 var ErrClaimed = errors.New("claimed by another reader")
 
+// LastWords is the file in a spool that an exporter inside a process writes to when its runtime gives up.
+const LastWords = "inproc.crash"
+
 // ErrTooLarge is returned for a dump larger than Options.MaxDumpBytes.
 var ErrTooLarge = errors.New("too large")
 
@@ -121,6 +124,9 @@ func (s *Spool) Processes() ([]string, error) {
 		odd   []error
 	)
 	for _, name := range all {
+		if name == LastWords {
+			continue
+		}
 		if err := checkFolder(root, name); err != nil {
 			odd = append(odd, fmt.Errorf("%s: left alone: %w", filepath.Join(s.path, shown(name)), err))
 			continue

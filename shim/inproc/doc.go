@@ -13,7 +13,10 @@
 //     pointer in Go is a SIGSEGV of the program's instead of a panic.
 //   - Preemption by SIGURG is turned off at link time (runtime.godebugDefault): nobody sends the program signals. So is
 //     libc's resolver, which may load libraries.
+//   - Descriptors. It has the table of the thread that called heapwire_inproc_start: the clock's, which is not the program's.
+//     Last words of a runtime that gives up go to a file in the spool.
 //   - Environment. A copy of what it was at load: setproctitle writes over the original.
-//   - Fork. Nothing of Go runs in a child: every entry looks in C first whether the process is the one that started. The
-//     child closes the descriptors that hold claims, or it would keep them after its parent's end.
+//   - Fork. Nothing of Go runs in a child: every entry looks in C first whether the process is the one that started. Where
+//     the table is the program's all the same, the child closes the descriptors that hold claims, or it would keep them
+//     after its parent's end.
 package main

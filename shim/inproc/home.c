@@ -106,7 +106,7 @@ void inproc_say(void *say, char *line)
 		((void (*)(const char *))say)(line);
 }
 
-EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line))
+EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line), int shared)
 {
 	int none = 0;
 	if (!atomic_compare_exchange_strong(&home, &none, getpid()))
@@ -115,7 +115,7 @@ EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line
 		inproc_say((void *)say, "this library was not linked as it must be (shim/inproc/link), or with another Go runtime");
 		return 2;
 	}
-	if (pthread_atfork(NULL, NULL, in_child) != 0)
+	if (shared && pthread_atfork(NULL, NULL, in_child) != 0)
 		return 2;
 	for (initialiser *f = __start_heapwire_go_init; f < __stop_heapwire_go_init; f++)
 		(*f)(1, environment, environment + 2);

@@ -1,7 +1,7 @@
 /* clock.c: the one thread of the shim: it sleeps until a dump is due, or asked for, and takes it.
  *
  * Only in processes that are targets. All signals are blocked in it, so it never runs a handler of the program and never
- * takes a signal meant for it; its own allocations are no samples.
+ * takes a signal meant for it; its own allocations are no samples. It has a table of descriptors of its own (descriptors.c).
  *
  * Requests are counters and a futex: no lock, so a fork at any instant leaves nothing behind, and a signal handler may
  * ask.
@@ -10,6 +10,7 @@
 
 #include "alloc.h"
 #include "config.h"
+#include "descriptors.h"
 #include "dump.h"
 #include "exit.h"
 #include "futex.h"
@@ -40,7 +41,10 @@ static _Atomic uint32_t wanted;   /* dumps asked for by somebody who waits */
 static _Atomic uint32_t finished; /* those that were taken, or tried */
 static _Atomic int last_result;   /* errno of the last one */
 static _Atomic uint32_t exits;    /* those among the wanted that are exit dumps */
-static _Atomic bool started, running, stopping; /* started: the process is profiled */
+static _Atomic bool started, stopping; /* started: the process is profiled */
+static _Atomic int running;
+enum { NO, YES, CHANGING };
+static _Atomic bool stays; /* in the process's table of descriptors */
 static uint64_t due; /* monotonic time of the next interval dump */
 static pthread_t thread;
 static _Atomic int thread_id;
@@ -188,6 +192,8 @@ static void take_why(char *to)
 static void *clock_main(void *arg)
 {
 	(void)arg;
+	if (!atomic_load(&stays))
+		hw_descriptors_leave();
 	atomic_store(&thread_id, (int)syscall(SYS_gettid));
 	hw_alloc_hide_thread();
 	hw_identity_read();
@@ -240,7 +246,8 @@ static void *clock_main(void *arg)
 	return NULL;
 }
 
-static bool spawn(void)
+/* YES or NO. */
+static int spawn(void)
 {
 	sigset_t all, old;
 	sigfillset(&all);
@@ -254,7 +261,15 @@ static bool spawn(void)
 		pthread_setname_np(thread, HW_THREAD_NAME);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
-	return err == 0;
+	return err ? NO : YES;
+}
+
+static void join(void)
+{
+	atomic_store(&stopping, true);
+	hw_clock_wake();
+	pthread_join(thread, NULL);
+	atomic_store(&stopping, false);
 }
 
 static void first_due(void)
@@ -268,9 +283,8 @@ void hw_clock_start(void)
 	first_due();
 	atomic_store(&started, true);
 	atomic_store(&running, spawn());
-	if (!atomic_load(&running)) {
+	if (atomic_load(&running) == NO)
 		hw_say("cannot start the clock thread: no dumps will be written");
-	}
 }
 
 bool hw_clock_started(void)
@@ -280,12 +294,11 @@ bool hw_clock_started(void)
 
 void hw_clock_pause(void)
 {
-	if (!atomic_exchange(&running, false))
+	int yes = YES;
+	if (!atomic_compare_exchange_strong(&running, &yes, CHANGING))
 		return;
-	atomic_store(&stopping, true);
-	hw_clock_wake();
-	pthread_join(thread, NULL);
-	atomic_store(&stopping, false);
+	join();
+	atomic_store(&running, NO);
 	/* The join returns before the kernel has taken the thread off the process's count. */
 	for (int i = 0; i < 10000 && syscall(SYS_tgkill, getpid(), atomic_load(&thread_id), 0) == 0; i++)
 		sched_yield();
@@ -293,8 +306,19 @@ void hw_clock_pause(void)
 
 void hw_clock_resume(void)
 {
-	if (atomic_load(&started) && !atomic_load(&running))
+	int no = NO;
+	if (atomic_load(&started) && atomic_compare_exchange_strong(&running, &no, CHANGING))
 		atomic_store(&running, spawn());
+}
+
+/* The new thread is in the table of the one that makes it. */
+void hw_clock_stay(void)
+{
+	int yes = YES;
+	if (atomic_exchange(&stays, true) || !atomic_compare_exchange_strong(&running, &yes, CHANGING))
+		return;
+	join();
+	atomic_store(&running, spawn());
 }
 
 void hw_clock_forked(void)
@@ -303,6 +327,7 @@ void hw_clock_forked(void)
 	first_due();
 	last_set_off = 0;
 	atomic_store(&stopping, false);
+	atomic_store(&stays, false);
 	atomic_store(&exits, 0);
 	atomic_store(&why_state, 0);
 	atomic_store(&wanted, 0);
@@ -319,7 +344,7 @@ void hw_clock_wake(void)
 int hw_clock_request(bool leaving, unsigned timeout_ms, unsigned allocator_ms)
 {
 	hw_clock_resume(); /* paused by a fork, and nothing has resumed it yet */
-	if (!atomic_load(&running))
+	if (atomic_load(&running) == NO)
 		return ESRCH;
 	if (leaving)
 		atomic_fetch_add(&exits, 1);

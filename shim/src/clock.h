@@ -23,6 +23,10 @@ void hw_clock_wake(void);
 void hw_clock_pause(void);
 void hw_clock_resume(void);
 
+/* The process's first thread ends, and others go on: from now on the thread holds the process's table of descriptors, since it may be
+ * the one that ends the process (clock.c), and what is then still in the buffers of stdio goes out through it. */
+void hw_clock_stay(void);
+
 /* In the child of a fork: the parent's thread is not here; starts one of our own. */
 void hw_clock_forked(void);
 

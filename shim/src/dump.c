@@ -12,6 +12,7 @@
 #include "account.h"
 #include "alloc.h"
 #include "config.h"
+#include "descriptors.h"
 #include "giant.h"
 #include "identity.h"
 #include "intern.h"
@@ -47,7 +48,7 @@ static uint64_t last_allocated;
 static uint64_t failed; /* since the last dump that arrived */
 static bool complained;
 static _Atomic int stage;         /* 1: jemalloc's part of the newest dump is over */
-static _Atomic int text_fd = -1, open_fd = -1; /* of the dump in the making: a fork copies them */
+static _Atomic int text_fd = -1, open_fd = -1; /* of the dump in the making, in the process's table: a fork copies them */
 
 static char buffer[256 << 10]; /* of the writer and of the scan, in turn */
 static uint64_t used[(HW_TABLE_SIZE + 64) / 64];
@@ -466,13 +467,16 @@ static int write_dump(uint64_t number, const char *tmp, const char *path, const 
 	last_allocated = stats.allocated;
 	char name[40];
 	int text = memory_file(name, sizeof name);
-	atomic_store(&text_fd, text);
+	bool shared = !hw_descriptors_left();
+	if (shared)
+		atomic_store(&text_fd, text);
 	int err = hw_alloc_dump(text >= 0 ? name : tmp);
 	atomic_store(&stage, 1);
 	int fd = err ? -1 : open(tmp, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (!err && fd < 0)
 		err = errno;
-	atomic_store(&open_fd, fd);
+	if (shared)
+		atomic_store(&open_fd, fd);
 	if (!err && text >= 0)
 		err = copy(fd, text);
 	if (!err)

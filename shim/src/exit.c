@@ -17,6 +17,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "descriptors.h"
 #include "dump.h"
 #include "identity.h"
 #include "inproc.h"
@@ -53,13 +54,12 @@ static bool worth_a_file(void)
 /* False if the dump was waited for in vain. */
 static bool leave(unsigned allocator_ms)
 {
-	if (!atomic_load(&active) || hw_identity.pid != (int)getpid())
+	int keep = errno, err = 0;
+	if (hw_identity.pid != (int)getpid())
 		return true;
-	if (!worth_a_file())
-		return true;
-	if (!atomic_exchange(&active, false))
-		return true;
-	int keep = errno, err = hw_clock_request(true, WAIT_MS, allocator_ms);
+	if (atomic_load(&active) && worth_a_file() && atomic_exchange(&active, false))
+		err = hw_clock_request(true, WAIT_MS, allocator_ms);
+	hw_descriptors_flush();
 	errno = keep;
 	return err != ETIMEDOUT;
 }

@@ -15,6 +15,7 @@
 #include "account.h"
 #include "alloc.h"
 #include "clock.h"
+#include "descriptors.h"
 #include "dump.h"
 #include "exit.h"
 #include "giant.h"
@@ -67,6 +68,8 @@ static void thread_ends(void *unused)
 	(void)unused;
 	if (hw_stat_field(HW_STAT_THREADS) == 2)
 		hw_clock_pause();
+	else
+		hw_clock_stay();
 }
 
 static void watch_thread(void)
@@ -92,6 +95,7 @@ static void child(void)
 	hw_triggers_forked();
 	hw_account_forked();
 	hw_dump_forked();
+	hw_descriptors_forked();
 	hw_exit_forked();
 	hw_inproc_forked();
 	watch_thread();

@@ -16,6 +16,7 @@
 
 #include "alloc.h"
 #include "config.h"
+#include "descriptors.h"
 #include "futex.h"
 #include "identity.h"
 #include "out.h"
@@ -35,7 +36,7 @@
 #define END_NS 1000000000ull
 
 /* shim/inproc/home.h */
-static int (*start)(const char *spool, void (*say)(const char *line));
+static int (*start)(const char *spool, void (*say)(const char *line), int shared);
 static void (*stop)(int timeout_ms);
 
 static _Atomic bool due;       /* mapped, not started */
@@ -97,8 +98,11 @@ void hw_inproc_init(void)
 	atomic_store(&due, true);
 }
 
+static bool own_descriptors; /* all threads of the exporter's are in the table of the one that started it, the clock */
+
 static void say(const char *line)
 {
+	hw_descriptors_say_left(own_descriptors);
 	hw_say("%s", line);
 }
 
@@ -106,7 +110,7 @@ static void *inproc_main(void *arg)
 {
 	(void)arg;
 	hw_alloc_hide_thread();
-	if (start(hw_config.spool, say) == 0) {
+	if (start(hw_config.spool, say, !own_descriptors) == 0) {
 		while (!atomic_load(&asked))
 			hw_futex_wait(&asked, 0, UINT64_MAX / 2);
 		stop(DELIVER_MS);
@@ -125,6 +129,7 @@ void hw_inproc_begin(void)
 {
 	if (!atomic_exchange(&due, false))
 		return;
+	own_descriptors = hw_descriptors_left();
 	sigset_t mask, old;
 	sigfillset(&mask);
 	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};

@@ -5,6 +5,8 @@
  */
 #include "out.h"
 
+#include "descriptors.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,10 +31,7 @@ void hw_say(const char *fmt, ...)
 	if (n > (int)sizeof line - 2)
 		n = (int)sizeof line - 2;
 	line[n++] = '\n';
-	ssize_t w;
-	do {
-		w = write(STDERR_FILENO, line, (size_t)n);
-	} while (w < 0 && errno == EINTR);
+	hw_descriptors_write(line, (size_t)n);
 	errno = keep;
 }
 

@@ -323,6 +323,10 @@ var dangers = []danger{
 	},
 	{name: "a stack of 16 KiB", program: "keeps_errno", trial: 10, short: 100, long: 1000, naive: naiveMalloc("stack")},
 	{name: "errno", program: "keeps_errno", trial: 10, short: 100, long: 1000, naive: naiveMalloc("errno")},
+	{
+		name: "a number is closed that is free", program: "closes_twice", trial: 200, short: 50, long: 1000,
+		env: []string{"HEAPWIRE_INTERVAL=100ms"}, naive: naiveMalloc("files"),
+	},
 	{name: "signals whose handler allocates, in C", program: "signal_storm", trial: 50, short: 20, long: 500, naive: naiveMalloc("lock"), window: true},
 	{name: "signals whose handler allocates, in Python", python: "signals", short: 10, long: 100},
 	{name: "short threads of Python and of C", python: "threads", short: 20, long: 100, env: []string{"HEAPWIRE_INTERVAL=100ms"}},

@@ -8,6 +8,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -341,12 +342,60 @@ func TestEveryWayOutKeepsItsStatusAndLeavesALastDump(t *testing.T) {
 // The clock is a thread, and must not be the one that keeps a process: found by CPython's test_threading, which hung.
 func TestAProcessEndsWithItsLastThread(t *testing.T) {
 	program := compileC(t, "programs/last_thread.c")
-	for way, code := range map[string]int{"main": 0, "thread": 0, "fork": 3} {
-		r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_SAMPLE_BYTES=64KiB"}, program, way)
-		if r.code != code || len(r.dumps) == 0 || r.stderr != "" {
-			t.Errorf("%s: exit status %d, dumps %v, stderr %s", way, r.code, r.dumps, r.stderr)
+	for _, test := range []struct {
+		way, stdout string
+		code        int
+	}{
+		{way: "main", stdout: "main's last words\n"},
+		{way: "thread", stdout: "main's last words\nthe thread's last words\n"},
+		{way: "fork", stdout: "the child's last words\n", code: 3},
+	} {
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_SAMPLE_BYTES=64KiB"}, program, test.way)
+		if r.code != test.code || r.stdout != test.stdout || len(r.dumps) == 0 || r.stderr != "" {
+			t.Errorf("%s: exit status %d, stdout %q, dumps %v, stderr %s", test.way, r.code, r.stdout, r.dumps, r.stderr)
 		}
 	}
+}
+
+// The clock has a table of descriptors of its own (unit_descriptors has the kernels and filters that do not let it).
+func TestTheProgramsDescriptorsAreItsOwn(t *testing.T) {
+	env := []string{"HEAPWIRE_INTERVAL=100ms", "HEAPWIRE_SAMPLE_BYTES=4KiB"}
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		for way, want := range map[string]string{"own": "[0, 1, 2]\n", "none left": "[0, 0, 0] True\n", "close all": "True\n"} {
+			r := under(t, library, env, p.Path, "programs/descriptors.py", way)
+			if r.code != 0 || r.stdout != want || r.stderr != "" {
+				t.Errorf("%s: exit status %d, stdout %q, stderr %s", way, r.code, r.stdout, r.stderr)
+			}
+			for _, name := range r.dumps {
+				if lost := readDump(t, filepath.Join(r.spool, name)).Meta.Raw["dumps_failed"]; lost != "0" {
+					t.Errorf("%s: %s says that %s dumps before it were lost", way, name, lost)
+				}
+			}
+		}
+
+		cmd := exec.Command(p.Path, "programs/descriptors.py", "end of file")
+		cmd.Env = pythons.CleanEnv(append(env, "LD_PRELOAD="+library, "HEAPWIRE_SPOOL="+t.TempDir())...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(limit, func() { cmd.Process.Kill() })
+		defer timer.Stop()
+		_, err = io.Copy(io.Discard, out) // to its end, which comes before the process's
+		in.Close()
+		if wait := cmd.Wait(); err != nil || wait != nil || stderr.String() != "went on" {
+			t.Errorf("end of file: %v, %v, stderr %q", err, wait, &stderr)
+		}
+	})
 }
 
 func TestOtherProgramsGetNoThreadAndNoFile(t *testing.T) {

@@ -1,5 +1,6 @@
 /* Programs that end because their last thread does. argv[1]: main: main calls pthread_exit, alone; thread: main calls
  * pthread_exit while a thread goes on for a moment; fork: a thread forks, and in the child its function returns.
+ * What they print is still in stdio's buffer then.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@ static void *moment(void *arg)
 	(void)arg;
 	usleep(50000);
 	memset(malloc(1 << 20), 1, 1 << 20);
+	printf("the thread's last words\n");
 	return NULL;
 }
 
@@ -22,6 +24,7 @@ static void *forks(void *arg)
 	pid_t p = fork();
 	if (p == 0) {
 		memset(malloc(1 << 20), 1, 1 << 20);
+		printf("the child's last words\n");
 		return NULL;
 	}
 	int st = -1;
@@ -41,5 +44,6 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && !strcmp(argv[1], "thread"))
 		pthread_create(&t, NULL, moment, NULL);
+	printf("main's last words\n");
 	pthread_exit(NULL);
 }

@@ -5,11 +5,13 @@
  *   lock    takes a lock of its own, and works under it
  *   stack   keeps its frames on the stack, 12 KiB of them
  *   errno   makes a system call that fails
+ *   files   has a thread that reads a file again and again; not inside malloc, for once
  *
  * Nothing happens before the program calls naive_arm.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +24,25 @@ static volatile int armed;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static __thread int inside __attribute__((tls_model("initial-exec")));
 
+static void *reads_files(void *arg)
+{
+	for (char text[256];; usleep(100)) {
+		int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+		(void)!read(fd, text, sizeof text);
+		close(fd);
+	}
+	return arg;
+}
+
 void naive_arm(void)
 {
 	const char *way = getenv("NAIVE");
 	*(void **)&ensure = dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
 	*(void **)&release = dlsym(RTLD_DEFAULT, "PyGILState_Release");
 	armed = way ? way[0] : 0;
+	pthread_t thread;
+	if (armed == 'f')
+		pthread_create(&thread, NULL, reads_files, NULL);
 }
 
 __attribute__((noinline)) static void frames_on_the_stack(void)
