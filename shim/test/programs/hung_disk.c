@@ -48,10 +48,10 @@ static void take_time(void)
 
 static void stand_still(int fd)
 {
-	char name[32], path[512];
+	char name[48], path[512];
 	if (!armed)
 		return;
-	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+	snprintf(name, sizeof name, "/proc/thread-self/fd/%d", fd);
 	ssize_t n = readlink(name, path, sizeof path - 1);
 	if (n <= 0)
 		return;
