@@ -781,6 +781,17 @@ func TestADiskThatHangsHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// After jemalloc's part of the last dump the clock asks jemalloc for nothing more: the leaving thread, or another, may have its locks.
+func TestALastDumpEndsThoughEveryLockIsTaken(t *testing.T) {
+	program := compileC(t, "programs/locked_exit.c", "-rdynamic", "-ldl")
+	for _, interval := range []string{"0", "1h"} {
+		r := under(t, library, []string{"HEAPWIRE_TARGET=all", "HEAPWIRE_INTERVAL=" + interval, "HEAPWIRE_SAMPLE_BYTES=64KiB"}, program)
+		if r.code != 0 || len(r.dumps) != 1 || r.stderr != "" {
+			t.Errorf("interval %s: exit status %d, dumps %v, stderr %s", interval, r.code, r.dumps, r.stderr)
+		}
+	}
+}
+
 // A disk that is slow does not make dumps rare: what a dump costs is its processor time. One that costs much of it comes rarely, and
 // in a program that does nothing not ten times as rarely: what passes without a dump is time, and not turns of the clock.
 func TestDumpsComeThoughEachTakesItsTime(t *testing.T) {
