@@ -61,7 +61,7 @@ static uint64_t min64(uint64_t a, uint64_t b)
 /* ---------------------------------------------------------------- what is due */
 
 static uint64_t last_set_off; /* monotonic time of the last dump that something but the clock set off */
-static uint64_t last_samples, last_allocated;
+static uint64_t last_samples;
 static uint64_t last_taken; /* monotonic time */
 
 /* Nothing was sampled since the last dump and the heap has its size: the next dump would say the same. One comes in ten
@@ -73,8 +73,9 @@ static bool nothing_changed(void)
 	struct hw_alloc_stats a;
 	if (HW_GET(samples) != last_samples || !hw_alloc_stats(&a))
 		return false;
-	uint64_t lo = a.allocated < last_allocated ? a.allocated : last_allocated;
-	uint64_t hi = a.allocated < last_allocated ? last_allocated : a.allocated;
+	uint64_t then = hw_dump_allocated();
+	uint64_t lo = a.allocated < then ? a.allocated : then;
+	uint64_t hi = a.allocated < then ? then : a.allocated;
 	return (hi - lo) * 100 <= hi && hw_monotonic_ns() - last_taken < QUIET_INTERVALS * hw_config.interval_ns;
 }
 
@@ -83,7 +84,6 @@ static int take(const char *reason, const char *why)
 	last_samples = HW_GET(samples);
 	int err = hw_dump(reason, why);
 	/* Nothing of the allocator's is asked for from here on: who waits may stand inside it, with a lock (exit.c). */
-	last_allocated = hw_dump_allocated();
 	last_taken = hw_monotonic_ns();
 	hw_triggers_dumped();
 	if (!err && strcmp(reason, "exit"))
