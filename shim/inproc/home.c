@@ -106,11 +106,23 @@ void inproc_say(void *say, char *line)
 		((void (*)(const char *))say)(line);
 }
 
-EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line), int shared)
+/* A new thread's table of thread-local storage is allocated by the one that makes it (glibc, elf/dl-tls.c). */
+static void (*hide_thread)(void);
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) __attribute__((weak)); /* where `link` was at work */
+
+__attribute__((visibility("hidden"))) int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+	if (hide_thread != NULL)
+		hide_thread();
+	return __real_pthread_create(thread, attr, fn, arg);
+}
+
+EXPORT int heapwire_inproc_start(const char *spool, void (*say)(const char *line), int shared, void (*hide)(void))
 {
 	int none = 0;
 	if (!atomic_compare_exchange_strong(&home, &none, getpid()))
 		return 3;
+	hide_thread = hide;
 	if (__start_heapwire_go_init == __stop_heapwire_go_init || environment == NULL || !leave_signals_alone()) {
 		inproc_say((void *)say, "this library was not linked as it must be (shim/inproc/link), or with another Go runtime");
 		return 2;

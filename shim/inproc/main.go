@@ -59,21 +59,25 @@ func goStart(path *C.char, say unsafe.Pointer) C.int {
 // (shim/src/descriptors.c).
 func keepLastWords(folder string, log *slog.Logger) error {
 	name := filepath.Join(folder, spool.LastWords)
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > 0 {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New(name + ": want a file")
+	}
+	if info.Size() > 0 {
 		log.Warn("the exporter inside a process has crashed, and the process with it; its last words are in " + name + ", to be removed by hand")
 	}
 	return debug.SetCrashOutput(f, debug.CrashOptions{})
 }
 
 func start(path string, log *slog.Logger) (int, error) {
-	if err := keepLastWords(path, log); err != nil {
-		log.Warn("where the exporter's last words would go: " + err.Error())
-	}
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 2))
@@ -84,6 +88,9 @@ func start(path string, log *slog.Logger) (int, error) {
 	to := append(set.Profiles, set.Figures...)
 	if len(to) == 0 {
 		return noSink, nil
+	}
+	if err := keepLastWords(path, log); err != nil && !errors.Is(err, os.ErrPermission) {
+		log.Warn("where the exporter's last words would go: " + err.Error())
 	}
 	place, err := spool.Open(path, spool.Options{Logger: log, Claimed: func(fd int, held bool) {
 		n := C.int(0)

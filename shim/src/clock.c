@@ -30,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -41,7 +42,9 @@ static _Atomic uint32_t wanted;   /* dumps asked for by somebody who waits */
 static _Atomic uint32_t finished; /* those that were taken, or tried */
 static _Atomic int last_result;   /* errno of the last one */
 static _Atomic uint32_t exits;    /* those among the wanted that are exit dumps */
-static _Atomic bool started, stopping; /* started: the process is profiled */
+static _Atomic bool started; /* the process is profiled */
+static _Atomic uint32_t life; /* a futex word: of the thread that is there */
+enum { GOES_ON, ASKED_TO_END, ENDED };
 static _Atomic int running;
 enum { NO, YES, CHANGING };
 static _Atomic bool stays; /* in the process's table of descriptors */
@@ -189,23 +192,33 @@ static void take_why(char *to)
 		atomic_store(&why_state, 0);
 }
 
+static bool ends(void)
+{
+	uint32_t asked = ASKED_TO_END;
+	if (!atomic_compare_exchange_strong(&life, &asked, ENDED))
+		return false;
+	hw_futex_wake(&life);
+	return true;
+}
+
 static void *clock_main(void *arg)
 {
 	(void)arg;
+	prctl(PR_SET_NAME, HW_THREAD_NAME); /* pthread_setname_np would open a file for another thread */
+	hw_alloc_hide_thread();
 	if (!atomic_load(&stays))
 		hw_descriptors_leave();
 	atomic_store(&thread_id, (int)syscall(SYS_gettid));
-	hw_alloc_hide_thread();
 	hw_identity_read();
 	uint64_t arm_after = 5000000ull; /* until the interpreter is up: 5 ms, doubling to 1 s */
 	uint64_t next_second = hw_monotonic_ns() + SECOND, export_at = hw_monotonic_ns() + EXPORT_AFTER;
 	uint32_t seen = atomic_load(&finished);
-	while (!atomic_load(&stopping)) {
+	while (!ends()) {
 		uint32_t word = atomic_load(&woken);
 		uint64_t sleep = time_to_sleep(next_second, arm_after);
-		if (sleep && atomic_load(&wanted) == seen && !atomic_load(&stopping))
+		if (sleep && atomic_load(&wanted) == seen && atomic_load(&life) == GOES_ON)
 			hw_futex_wait(&woken, word, sleep);
-		if (atomic_load(&stopping))
+		if (ends())
 			break;
 		if (!hw_exit_armed()) {
 			hw_exit_arm();
@@ -257,19 +270,25 @@ static int spawn(void)
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	int err = pthread_create(&thread, &attr, clock_main, NULL);
-	if (!err)
-		pthread_setname_np(thread, HW_THREAD_NAME);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	return err ? NO : YES;
 }
 
-static void join(void)
+/* Asks the thread to end, and waits for it, but not for the disk: false if it goes on. */
+static bool join(uint64_t patience)
 {
-	atomic_store(&stopping, true);
+	uint64_t now = hw_monotonic_ns(), until = patience < UINT64_MAX - now ? now + patience : UINT64_MAX;
+	atomic_store(&life, ASKED_TO_END);
 	hw_clock_wake();
+	while (atomic_load(&life) != ENDED && (now = hw_monotonic_ns()) < until)
+		hw_futex_wait(&life, ASKED_TO_END, min64(until - now, SECOND));
+	uint32_t asked = ASKED_TO_END;
+	if (atomic_compare_exchange_strong(&life, &asked, GOES_ON))
+		return false;
 	pthread_join(thread, NULL);
-	atomic_store(&stopping, false);
+	atomic_store(&life, GOES_ON);
+	return true;
 }
 
 static void first_due(void)
@@ -292,16 +311,20 @@ bool hw_clock_started(void)
 	return atomic_load(&started);
 }
 
-void hw_clock_pause(void)
+bool hw_clock_pause(uint64_t patience)
 {
 	int yes = YES;
 	if (!atomic_compare_exchange_strong(&running, &yes, CHANGING))
-		return;
-	join();
+		return false;
+	if (!join(patience)) {
+		atomic_store(&running, YES);
+		return false;
+	}
 	atomic_store(&running, NO);
 	/* The join returns before the kernel has taken the thread off the process's count. */
 	for (int i = 0; i < 10000 && syscall(SYS_tgkill, getpid(), atomic_load(&thread_id), 0) == 0; i++)
 		sched_yield();
+	return true;
 }
 
 void hw_clock_resume(void)
@@ -314,11 +337,16 @@ void hw_clock_resume(void)
 /* The new thread is in the table of the one that makes it. */
 void hw_clock_stay(void)
 {
-	int yes = YES;
-	if (atomic_exchange(&stays, true) || !atomic_compare_exchange_strong(&running, &yes, CHANGING))
+	if (atomic_exchange(&stays, true))
 		return;
-	join();
-	atomic_store(&running, spawn());
+	int yes = YES;
+	while (!atomic_compare_exchange_strong(&running, &yes, CHANGING)) {
+		if (yes == NO)
+			return;
+		sched_yield(); /* somebody is starting it */
+		yes = YES;
+	}
+	atomic_store(&running, join(HW_CLOCK_PATIENCE) ? spawn() : YES);
 }
 
 void hw_clock_forked(void)
@@ -326,7 +354,7 @@ void hw_clock_forked(void)
 	hw_rate_begin();
 	first_due();
 	last_set_off = 0;
-	atomic_store(&stopping, false);
+	atomic_store(&life, GOES_ON);
 	atomic_store(&stays, false);
 	atomic_store(&exits, 0);
 	atomic_store(&why_state, 0);

@@ -19,8 +19,10 @@ void hw_clock_why(const char *why);
 /* Has the thread look at once. Callable from a signal handler and from inside malloc. */
 void hw_clock_wake(void);
 
-/* Ends the thread and waits until the kernel counts it no more; starts it again where it left off. */
-void hw_clock_pause(void);
+/* Ends the thread and waits until the kernel counts it no more; starts it again where it left off. False, and it goes on, if it does not
+ * end within `patience` nanoseconds: it may be writing to a disk that hangs. */
+#define HW_CLOCK_PATIENCE 1000000000ull
+bool hw_clock_pause(uint64_t patience);
 void hw_clock_resume(void);
 
 /* The process's first thread ends, and others go on: from now on the thread holds the process's table of descriptors, since it may be

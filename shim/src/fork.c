@@ -34,7 +34,7 @@
 
 /* From 3.12 on os.fork() warns in a process with more than one thread, counted by the kernel. A program that has only its
  * main thread shall not get that warning for the clock: it is stopped over the fork, and the interpreter starts it again
- * after the count, at the main thread's next bytecode. In any other thread, or with other threads about, the warning is
+ * after the count, at the main thread's next bytecode. Not while a disk hangs under it. In any other thread, or with other threads about, the warning is
  * there without us. (Modules/posixmodule.c, warn_about_fork_with_threads, called before PyOS_AfterFork_Parent.) */
 #define WARNS_FROM_MINOR 12
 
@@ -42,14 +42,13 @@ static bool paused;
 
 static void prepare(void)
 {
-	if (hw_py_minor() >= WARNS_FROM_MINOR && syscall(SYS_gettid) == getpid() && hw_stat_field(HW_STAT_THREADS) == 2) {
-		hw_clock_pause();
-		paused = true;
-	}
+	if (hw_py_minor() >= WARNS_FROM_MINOR && syscall(SYS_gettid) == getpid() && hw_threads() == 2)
+		paused = hw_clock_pause(HW_CLOCK_PATIENCE);
 }
 
 static void parent(void)
 {
+	hw_descriptors_flush();
 	if (paused) {
 		paused = false;
 		if (!hw_exit_call_soon(hw_clock_resume))
@@ -66,8 +65,8 @@ static pthread_key_t last_thread;
 static void thread_ends(void *unused)
 {
 	(void)unused;
-	if (hw_stat_field(HW_STAT_THREADS) == 2)
-		hw_clock_pause();
+	if (hw_threads() == 2)
+		hw_clock_pause(UINT64_MAX);
 	else
 		hw_clock_stay();
 }

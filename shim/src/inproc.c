@@ -36,7 +36,7 @@
 #define END_NS 1000000000ull
 
 /* shim/inproc/home.h */
-static int (*start)(const char *spool, void (*say)(const char *line), int shared);
+static int (*start)(const char *spool, void (*say)(const char *line), int shared, void (*hide)(void));
 static void (*stop)(int timeout_ms);
 
 static _Atomic bool due;       /* mapped, not started */
@@ -110,7 +110,7 @@ static void *inproc_main(void *arg)
 {
 	(void)arg;
 	hw_alloc_hide_thread();
-	if (start(hw_config.spool, say, !own_descriptors) == 0) {
+	if (start(hw_config.spool, say, !own_descriptors, hw_alloc_hide_thread) == 0) {
 		while (!atomic_load(&asked))
 			hw_futex_wait(&asked, 0, UINT64_MAX / 2);
 		stop(DELIVER_MS);

@@ -41,6 +41,9 @@ int hw_memory_file(const char *name, unsigned flags);
 enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
 uint64_t hw_stat_field(int field);
 
+/* How many threads the process has, without a descriptor, of which there may be none left; 0 if it can't be told. */
+unsigned hw_threads(void);
+
 /* Of all threads of ours, those of the exporter inherit it. */
 #define HW_THREAD_NAME "heapwire"
 

@@ -781,6 +781,41 @@ func TestADiskThatHangsHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// From 3.12 on a fork ends the clock for a moment (TestForkGivesNoWarningForOurThread): one that stands in a write goes on. Here it waits
+// for the reader of a pipe that is in the place of its file.
+func TestAForkDoesNotWaitForTheDisk(t *testing.T) {
+	const program = `
+import ctypes, glob, os, time, warnings
+warnings.simplefilter("ignore")
+assert ctypes.CDLL(None).heapwire_dump() == 0
+newest = max(glob.glob(os.environ["HEAPWIRE_SPOOL"] + "/*/*.heap"))
+number = int(os.path.basename(newest).split(".")[0])
+for n in range(number + 1, number + 50):
+    os.mkfifo("%s/.%06d.tmp" % (os.path.dirname(newest), n))
+clock = next(t for t in os.listdir("/proc/self/task") if open("/proc/self/task/%s/comm" % t).read() == "heapwire\n")
+kept, deadline, before, same = [], time.monotonic() + 50, "", 0
+while same < 5: # in one and the same open
+    kept.append(bytearray(100000))
+    now = open("/proc/self/task/%s/syscall" % clock).read()
+    same = same + 1 if now == before and now.split()[0] in ("2", "257") else 0
+    before = now
+    time.sleep(0.01)
+    assert time.monotonic() < deadline
+pid = os.fork()
+if pid == 0:
+    os._exit(7)
+print(os.waitpid(pid, 0)[1] >> 8, flush=True)
+os._exit(0)
+`
+	eachPython(t, pythons.Python.Supported, func(t *testing.T, p pythons.Python) {
+		env := []string{"HEAPWIRE_INTERVAL=100ms", "HEAPWIRE_SAMPLE_BYTES=64KiB", "HEAPWIRE_EXIT_DUMP=off"}
+		r := under(t, library, env, "timeout", "-s", "KILL", "60", p.Path, "-c", program)
+		if r.code != 0 || r.stdout != "7\n" {
+			t.Errorf("exit status %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+	})
+}
+
 // After jemalloc's part of the last dump the clock asks jemalloc for nothing more: the leaving thread, or another, may have its locks.
 func TestALastDumpEndsThoughEveryLockIsTaken(t *testing.T) {
 	program := compileC(t, "programs/locked_exit.c", "-rdynamic", "-ldl")

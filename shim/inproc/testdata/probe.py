@@ -45,7 +45,7 @@ def load():
     began = time.monotonic()
     lib = ctypes.CDLL(library)
     result["lib"] = lib
-    result["start"] = lib.heapwire_inproc_start(spool.encode(), say, 1)
+    result["start"] = lib.heapwire_inproc_start(spool.encode(), say, 1, None)
     result["start_seconds"] = time.monotonic() - began
 
 
@@ -81,7 +81,7 @@ children = 0
 for _ in range(50):
     pid = os.fork()
     if pid == 0:
-        again = lib.heapwire_inproc_start(spool.encode(), None, 1)
+        again = lib.heapwire_inproc_start(spool.encode(), None, 1, None)
         lib.heapwire_inproc_stop(1000)
         held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
         os._exit(0 if again == 3 and not any(h.startswith(spool + "/") and not h.endswith("/inproc.crash") for h in held) else 1)

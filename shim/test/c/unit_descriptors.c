@@ -14,15 +14,15 @@
 
 #define MOST 4096
 
-/* From here on, in this process, these system calls fail; 0 ends the list. */
-static void refuse(const int *calls, int error)
+/* From here on, in this process, these system calls end so; 0 ends the list. */
+static void refuse(const int *calls, unsigned end)
 {
 	struct sock_filter f[16];
 	unsigned short n = 0;
 	f[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	for (; *calls; calls++) {
 		f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)*calls, 0, 1);
-		f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error);
+		f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, end);
 	}
 	f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	struct sock_fprog program = {n, f};
@@ -231,16 +231,45 @@ static void as_it_is(void)
 
 static void without_close_range(void)
 {
-	refuse((int[]){NR_CLOSE_RANGE, 0}, ENOSYS);
+	refuse((int[]){NR_CLOSE_RANGE, 0}, SECCOMP_RET_ERRNO | ENOSYS);
 	table("unshare");
+}
+
+/* A filter that ends the process at a call that it does not know. */
+static void without_close_range_or_life(void)
+{
+	refuse((int[]){NR_CLOSE_RANGE, 0}, SECCOMP_RET_KILL_PROCESS);
+	table("unshare, close_range kills");
+}
+
+static void other_filters(void)
+{
+	refuse((int[]){NR_PIDFD_GETFD, 0}, SECCOMP_RET_KILL_PROCESS);
+	table("close_range, another call kills");
+}
+
+static void stays(unsigned end)
+{
+	refuse((int[]){NR_CLOSE_RANGE, SYS_unshare, 0}, end);
+	int good = 0, before = open_ones();
+	in_a_thread(cannot, &good);
+	CHECK(good && open_ones() == before, "where nothing is allowed the thread stays: %x", end);
+	CHECK(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD, "no child is left: %x", end);
 }
 
 static void refused(void)
 {
-	refuse((int[]){NR_CLOSE_RANGE, SYS_unshare, 0}, EPERM);
-	int good = 0, before = open_ones();
-	in_a_thread(cannot, &good);
-	CHECK(good && open_ones() == before, "where nothing is allowed the thread stays");
+	stays(SECCOMP_RET_ERRNO | EPERM);
+}
+
+static void killed(void)
+{
+	stays(SECCOMP_RET_KILL_PROCESS);
+}
+
+static void trapped(void)
+{
+	stays(SECCOMP_RET_TRAP);
 }
 
 static void unhindered(void)
@@ -250,7 +279,7 @@ static void unhindered(void)
 
 static void filtered_words(void)
 {
-	refuse((int[]){NR_PIDFD_GETFD, 0}, EPERM);
+	refuse((int[]){NR_PIDFD_GETFD, 0}, SECCOMP_RET_KILL_PROCESS);
 	words(false);
 }
 
@@ -258,7 +287,11 @@ int main(void)
 {
 	CHECK(in_a_process(as_it_is) == 0, "a table of its own");
 	CHECK(in_a_process(without_close_range) == 0, "a table of its own, before Linux 5.9");
+	CHECK(in_a_process(without_close_range_or_life) == 0, "a table of its own, under a filter that kills");
+	CHECK(in_a_process(other_filters) == 0, "a table of its own, under a filter that does not mind");
 	CHECK(in_a_process(refused) == 0, "no table of its own");
+	CHECK(in_a_process(killed) == 0, "no table of its own, and life goes on");
+	CHECK(in_a_process(trapped) == 0, "no table of its own, and no signal");
 	CHECK(in_a_process(unhindered) == 0, "what is said");
 	CHECK(in_a_process(filtered_words) == 0, "what is said under a filter of system calls");
 	return checked("descriptors");
