@@ -38,7 +38,7 @@ long hw_read_file(const char *path, char *buf, size_t cap);
 int hw_memory_file(const char *name, unsigned flags);
 
 /* A number of /proc/self/stat by its place in proc(5); 0 if it can't be read. */
-enum { HW_STAT_THREADS = 20, HW_STAT_START = 22 };
+enum { HW_STAT_START = 22 };
 uint64_t hw_stat_field(int field);
 
 /* How many threads the process has, without a descriptor, of which there may be none left; 0 if it can't be told. */

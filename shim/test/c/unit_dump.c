@@ -114,7 +114,8 @@ int main(void)
 	uint64_t v = 0;
 	CHECK(kb_line("Name:\tx\nVmRSS:\t  12 kB\nRssAnon: 7 kB\n", "RssAnon", &v) && v == 7168, "a line of /proc in bytes");
 	CHECK(!kb_line("VmRSSx: 3 kB\n", "VmRSS", &v), "a key is the whole word");
-	CHECK(hw_stat_field(HW_STAT_THREADS) == 1 && hw_stat_field(HW_STAT_START) > 0, "fields of /proc/self/stat");
+	CHECK(hw_stat_field(HW_STAT_START) > 0 && hw_stat_field(20) == 1, "fields of /proc/self/stat, the threads among them");
+	CHECK(hw_threads() == 1, "the threads, without a descriptor");
 
 	/* A dump that fails leaves nothing behind and is counted. */
 	char dir[] = "/tmp/heapwire-unit-XXXXXX";
